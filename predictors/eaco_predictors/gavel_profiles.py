@@ -14,12 +14,21 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from eaco_core.errors import InputError
 from eaco_core.jobs import SoloProfile
 from eaco_predictors.profile_table import ProfileTable, SharedKey
-from eaco_predictors.reading import LARGEST_NUMBER, AnyPath, listed, opened, parse_json, shown
+from eaco_predictors.reading import (
+    LARGEST_NUMBER,
+    AnyPath,
+    as_list,
+    as_object,
+    listed,
+    opened,
+    parse_json,
+    shown,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,7 +78,9 @@ def gavel_table(value: object, *, name: str, gpu_type: str) -> ProfileTable:
         "a measured pair counts as evidence that the two fit together",
     ]
     if as_fast_as_alone:
-        notes.append(f"{as_fast_as_alone} shared rates equal the solo rate exactly (suspect)")
+        notes.append(
+            f"{as_fast_as_alone} entries give both of a pair exactly their solo rate (suspect)"
+        )
     return ProfileTable(
         name,
         gpu_type,
@@ -95,7 +106,7 @@ def _measured(
             own, others = _pair(value, f"{where}, {workload} with {other}")
             if not own or not others or workload not in rates or other not in rates:
                 continue
-            as_fast_as_alone += own == rates[workload]
+            as_fast_as_alone += own == rates[workload] and others == rates[other]
             measured[workload, (other,)] = _ratio(rates[workload], own, where)
             mirrored[other, (workload,)] = _ratio(rates[other], others, where)
     # The file gives most pairs from both sides; each side's own entry wins.
@@ -120,24 +131,26 @@ def _parse_key(key: str, where: str) -> tuple[str, int]:
 
 
 def _pair(value: object, where: str) -> tuple[float, float]:
-    pair = cast("list[object]", value) if isinstance(value, list) else []
+    pair = as_list(value) or []
     if len(pair) != len(("this", "other")):
-        raise InputError(
-            f"a pair is two rates in it/s, not {shown(cast('object', value))}", where=where
-        )
+        raise InputError(f"a pair is two rates in it/s, not {shown(value)}", where=where)
     return _rate(pair[0], where), _rate(pair[1], where)
 
 
 def _rate(value: object, where: str) -> float:
-    usable = isinstance(value, int | float) and not isinstance(value, bool)
-    if not usable or not 0 <= cast("float", value) <= LARGEST_NUMBER:
+    if (
+        not isinstance(value, int | float)
+        or isinstance(value, bool)
+        or not 0 <= value <= LARGEST_NUMBER
+    ):
         raise InputError(
             f"a rate is a number of it/s of at least 0, not {shown(value)}", where=where
         )
-    return float(cast("float", value))
+    return float(value)
 
 
 def _object(value: object, where: str) -> dict[str, object]:
-    if not isinstance(value, dict):
+    fields = as_object(value)
+    if fields is None:
         raise InputError(f"a JSON object was expected, not {shown(value)}", where=where)
-    return cast("dict[str, object]", value)
+    return fields

@@ -47,6 +47,16 @@ def shown(value: object) -> str:
     return text if len(text) <= _VALUE_SHOWN else f"{text[: _VALUE_SHOWN - 3]}..."
 
 
+def as_list(value: object) -> list[object] | None:
+    """Give a JSON value as a list, or None when it is none."""
+    return cast("list[object]", value) if isinstance(value, list) else None
+
+
+def as_object(value: object) -> dict[str, object] | None:
+    """Give a JSON value as an object, or None when it is none."""
+    return cast("dict[str, object]", value) if isinstance(value, dict) else None
+
+
 @frozen
 class Row:
     """One record of a file with the place it came from; `None` and "" count as not given.
@@ -173,15 +183,12 @@ class Row:
         if not self.given(name):
             return None
         value = self.values[name]
-        parts: list[object] = []
+        parts = as_list(value) or []
         if isinstance(value, str):
             parts = [part.strip() for part in value.split(";")]
-        elif isinstance(value, list):
-            parts = cast("list[object]", value)
         names = [part for part in parts if isinstance(part, str) and part and part.isprintable()]
         if not names or len(names) != len(parts):
-            written = shown(self.values[name])
-            raise self.error(f"{name} must be a list of printable names, not {written}")
+            raise self.error(f"{name} must be a list of printable names, not {shown(value)}")
         return tuple(names)
 
     def _as_number(self, name: str) -> int | float:
@@ -295,9 +302,10 @@ def jsonl_rows(path: AnyPath) -> Iterator[Row]:
     for number, line in text_lines(path):
         where = f"{path}, line {number}"
         value = parse_json(line, where=where)
-        if not isinstance(value, dict):
+        fields = as_object(value)
+        if fields is None:
             raise InputError(f"a JSON object was expected, not {shown(value)}", where=where)
-        yield Row(str(path), number, cast("dict[str, object]", value))
+        yield Row(str(path), number, fields)
 
 
 def parse_json(text: str, *, where: str) -> object:
