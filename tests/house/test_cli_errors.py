@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -155,18 +156,24 @@ cli.main()
 
 
 def _start(body: str) -> subprocess.Popen[bytes]:
+    """Start the program with a buffered stdout, as a shell does."""
     program = _PROGRAM.format(body=body)
-    return subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", program]
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
 
 
-def test_a_reader_that_goes_away_is_no_traceback() -> None:
-    with _start("print('x\\n' * 1_000_000)") as process:
+@pytest.mark.parametrize("text", ["x", "x" * 1_000_000])
+def test_a_reader_that_goes_away_is_no_traceback(text: str) -> None:
+    """Short text fails in the last flush, long text while it is written."""
+    with _start(f"sys.stdin.readline(); print('{text[0]}' * {len(text)})") as process:
+        assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        process.stdout.read(10)
         process.stdout.close()
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
         assert process.stderr.read() == b""
         assert process.wait(timeout=30) == 141
 

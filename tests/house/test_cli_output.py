@@ -128,6 +128,8 @@ def test_a_table_is_plain_and_aligned_when_piped(capsys: pytest.CaptureFixture[s
     _output.print_table(_COLUMNS, _ROWS)
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["policy   energy", "fifo       12.5", "eaco[x]       8"]
+    _output.print_table(("name", "note"), [("x" * 60, "y" * 60)])
+    assert capsys.readouterr().out.splitlines()[1] == "x" * 60 + "  " + "y" * 60, "never cut"
 
 
 def test_a_table_on_a_terminal_has_style_and_the_same_cells(
@@ -147,8 +149,13 @@ def test_a_table_with_a_short_row_is_our_mistake() -> None:
         _output.print_table(_COLUMNS, [("fifo",)])
 
 
-def test_no_bar_when_piped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_bar_when_piped(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock_s = [100.0]
+    monkeypatch.setattr("eaco_adapters.cli._output.time.monotonic", lambda: clock_s[0])
     with _output.progress("simulating") as update:
+        clock_s[0] = 103.0
         update(0.5)
     assert capsys.readouterr() == ("", "")
 
