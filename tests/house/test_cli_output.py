@@ -156,7 +156,7 @@ def test_no_bar_when_piped(
     monkeypatch.setattr("eaco_adapters.cli._output.time.monotonic", lambda: clock_s[0])
     with _output.progress("simulating") as update:
         clock_s[0] = 103.0
-        update(0.5)
+        update(50, 100)
     assert capsys.readouterr() == ("", "")
 
 
@@ -169,10 +169,11 @@ def test_a_bar_on_a_terminal_waits_for_slow_work(
     monkeypatch.setattr("eaco_adapters.cli._output.time.monotonic", lambda: clock_s[0])
     with _output.progress("simulating") as update:
         clock_s[0] = 101.0
-        update(0.2)
+        update(20, 100)
         assert capsys.readouterr().err == ""
         clock_s[0] = 103.0
-        update(0.5)
+        update(50, 100)
     out, err = capsys.readouterr()
     assert out == ""
     assert "simulating" in err
+    assert "50%" in err

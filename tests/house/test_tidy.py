@@ -19,7 +19,7 @@ PACKAGES = (
     ROOT / "predictors" / "eaco_predictors",
     ROOT / "adapters" / "eaco_adapters",
 )
-FOLDERS = ("eaco_core", "telemetry", "predictors", "adapters", "tests", "examples")
+FOLDERS = ("eaco_core", "telemetry", "predictors", "adapters", "tests", "examples", "docs")
 TEXT = {".py", ".md", ".toml", ".json", ".jsonl", ".csv", ".yaml", ".yml", ".txt", ".sh", ".trace"}
 
 MAX_FILE_LINES = 600

@@ -112,13 +112,13 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 @contextmanager
-def progress(label: str) -> Generator[Callable[[float], None]]:
-    """Give a function to call with the part done (0..1); draws a bar for slow work.
+def progress(label: str) -> Generator[Callable[[int, int], None]]:
+    """Give a function to call with (done, total); draws a bar for slow work.
 
     The bar goes to stderr, only on a terminal, and only after two seconds.
     """
     if not sys.stderr.isatty():
-        yield lambda _part_ratio: None
+        yield lambda _done, _total: None
         return
     bar = _Bar(label)
     try:
@@ -134,7 +134,7 @@ class _Bar:
         self._drawn_s = self._started_s
         self._bar: _RichBar | None = None
 
-    def update(self, part_ratio: float) -> None:
+    def update(self, done: int, total: int) -> None:
         now_s = time.monotonic()
         if now_s - self._drawn_s < _REDRAW_EVERY_S:
             return
@@ -143,7 +143,7 @@ class _Bar:
             if now_s - self._started_s < _SHOW_BAR_AFTER_S:
                 return
             self._bar = _RichBar(self._label)
-        self._bar.draw(part_ratio)
+        self._bar.draw(done, total)
 
     def close(self) -> None:
         if self._bar is not None:
@@ -156,11 +156,11 @@ class _RichBar:
         from rich.progress import Progress  # noqa: PLC0415 - as above
 
         self._progress = Progress(console=Console(stderr=True), transient=True)
-        self._task = self._progress.add_task(label, total=1.0)
+        self._task = self._progress.add_task(label, total=None)
         self._progress.start()
 
-    def draw(self, part_ratio: float) -> None:
-        self._progress.update(self._task, completed=part_ratio)
+    def draw(self, done: int, total: int) -> None:
+        self._progress.update(self._task, completed=done, total=total)
 
     def close(self) -> None:
         self._progress.stop()
