@@ -102,6 +102,8 @@ class Row:
         if not self.given(name):
             return None
         value = self.values[name]
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = shown(value)  # an id that someone wrote as a number
         if not isinstance(value, str) or not value.isprintable():
             raise self.error(f"{name} must be printable text, not {shown(value)}")
         return value
@@ -120,7 +122,7 @@ class Row:
         number = self._as_number(name)
         if number < 0:
             raise self.error(f"{name} must not be negative, but is {shown(self.values[name])}")
-        return number
+        return float(number)
 
     def number_or_minus_one(self, name: str) -> float | None:
         """Give a number of at least 0; -1 is the files' usual way to write "none"."""

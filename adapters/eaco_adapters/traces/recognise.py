@@ -28,7 +28,7 @@ class TraceFormat(enum.Enum):
 def recognise_trace(path: AnyPath) -> TraceFormat:
     """Say which format the file has, by its first line; an unknown one is an InputError."""
     line = first_line(path)
-    if line.lstrip().startswith("{"):
+    if line.lstrip().startswith("{") and line.strip() != "{":
         return TraceFormat.OWN_JSONL
     if "\t" in line:
         return TraceFormat.GAVEL
