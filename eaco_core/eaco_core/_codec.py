@@ -132,8 +132,7 @@ def codec_of(cls: type[Any]) -> ClassCodec:
 
 def object_in(data: Json) -> dict[str, Json]:
     """Give a JSON value that must be an object."""
-    kind: object = type(data)
-    if kind is not dict:
+    if _kind_of(data) is not dict:
         raise Malformed(f"must be an object, not {shown(data)}")
     items: dict[str, Json] = data
     return items
@@ -141,13 +140,16 @@ def object_in(data: Json) -> dict[str, Json]:
 
 def list_in(data: Json, length: int | None = None) -> list[Json]:
     """Give a JSON value that must be a list, of `length` items where that is said."""
-    kind: object = type(data)
-    if kind is not list:
+    if _kind_of(data) is not list:
         raise Malformed(f"must be a list, not {shown(data)}")
     items: list[Json] = data
     if length is not None and len(items) != length:
         raise Malformed(f"must be a list of {length}, not {shown(data)}")
     return items
+
+
+def _kind_of(data: object) -> object:
+    return type(data)
 
 
 def shown(data: object) -> str:

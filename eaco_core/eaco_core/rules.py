@@ -47,6 +47,7 @@ class Rules:
     max_undos: int = field(default=2, validator=check.not_negative)  # R10
     starvation_s: float = field(default=3600.0, validator=_not_nan)  # R11
     max_restarts: int = field(default=0, validator=check.not_negative)  # R14
+    max_start_failures: int = field(default=3, validator=check.count)  # R14
     lost_after_s: float = field(default=300.0, validator=check.not_negative)  # R14
     sleep: bool = True  # R15
     idle_sleep_s: float = field(default=300.0, validator=check.not_negative)  # R15

@@ -1,0 +1,72 @@
+"""Which GPUs to hold for a job that has waited too long (R11)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from eaco_core._records import GpuRecord, JobRecord, NodeRecord, PoolRecord
+    from eaco_core.view import View
+
+
+def reservation_for(job: JobRecord, view: View) -> tuple[tuple[GpuRecord, ...], float | None] | None:
+    """Give the set that is free first by the upper bounds, and when; None if none suits.
+
+    The time is None when a resident's end is not known: then nobody else may use
+    the set meanwhile.
+    """
+    best: tuple[float, tuple[GpuRecord, ...]] | None = None
+    for gpu_type in view.gpu_types(job):
+        found = _on_type(job, view, gpu_type)
+        if found is not None and (best is None or found[0] < best[0]):
+            best = found
+    if best is None:
+        return None
+    return best[1], best[0] if math.isfinite(best[0]) else None
+
+
+def _on_type(
+    job: JobRecord, view: View, gpu_type: str
+) -> tuple[float, tuple[GpuRecord, ...]] | None:
+    size = view.ledger.pool_sizes[gpu_type]
+    whole, rest = divmod(job.spec.gpus, size)
+    if job.spec.gpus <= size:
+        whole, rest = 0, job.spec.gpus
+    pools: list[tuple[float, str, list[tuple[float, GpuRecord]]]] = []
+    for node_id in sorted(view.ledger.nodes):
+        node = view.ledger.nodes[node_id]
+        pool = node.pools.get(gpu_type)
+        if pool is not None and view.suits(job, node):
+            releases = _releases(pool, node, view)
+            wanted = size if whole else rest
+            if len(releases) >= wanted:
+                pools.append((releases[wanted - 1][0], node_id, releases))
+    pools.sort(key=lambda item: item[:2])
+    chosen: list[GpuRecord] = []
+    end_s = view.now_s
+    for release_s, _, releases in pools[:whole]:
+        chosen += [gpu for _, gpu in releases[:size]]
+        end_s = max(end_s, release_s)
+    if rest:
+        left = [(releases[rest - 1][0], node_id, releases) for _, node_id, releases in pools[whole:]]
+        if not left:
+            return None
+        release_s, _, releases = min(left, key=lambda item: item[:2])
+        chosen += [gpu for _, gpu in releases[:rest]]
+        end_s = max(end_s, release_s)
+    return (end_s, tuple(chosen)) if len(chosen) == job.spec.gpus else None
+
+
+def _releases(pool: PoolRecord, node: NodeRecord, view: View) -> list[tuple[float, GpuRecord]]:
+    releases = []
+    for gpu in pool.gpus:
+        if gpu.up and not gpu.foreign:
+            ends = [_upper_end_s(resident, gpu, view) for resident in gpu.residents]
+            releases.append((max(ends, default=view.now_s), gpu))
+    return sorted(releases, key=lambda item: (item[0], item[1].key))
+
+
+def _upper_end_s(resident: JobRecord, gpu: GpuRecord, view: View) -> float:
+    left_s = resident.solo_left_s(gpu.spec.gpu_type)
+    return math.inf if left_s is None else view.now_s + resident.upper_ratio * left_s
