@@ -119,7 +119,7 @@ class Row:
         """Give a finite number of at least 0 (units are in the field's name)."""
         if not self.given(name):
             return None
-        number = self._as_number(name)
+        number = self._finite(name)
         if number < 0:
             raise self.error(f"{name} must not be negative, but is {shown(self.values[name])}")
         return float(number)
@@ -128,7 +128,7 @@ class Row:
         """Give a number of at least 0; -1 is the files' usual way to write "none"."""
         if not self.given(name):
             return None
-        return None if self._as_number(name) == -1 else self.number(name)
+        return None if self._finite(name) == -1 else self.number(name)
 
     def needed_number(self, name: str) -> float:
         """Give a finite number of at least 0 that must have a value."""
@@ -146,16 +146,16 @@ class Row:
 
     def needed_positive(self, name: str) -> float:
         """Give a finite number above 0 that must have a value."""
-        self.need(name)
         value = self.positive(name)
-        assert value is not None  # noqa: S101 - `need` has raised otherwise
+        if value is None:
+            raise self.error(f"{name} is missing")
         return value
 
     def whole(self, name: str, *, at_least: int = 0) -> int | None:
         """Give a whole number of at least `at_least`; "8.0" is accepted as 8."""
         if not self.given(name):
             return None
-        number = self._as_number(name)
+        number = self._finite(name)
         if number != int(number):
             raise self.error(f"{name} must be a whole number, not {shown(self.values[name])}")
         if number < at_least:
@@ -193,20 +193,11 @@ class Row:
             raise self.error(f"{name} must be a list of printable names, not {shown(value)}")
         return tuple(names)
 
-    def _as_number(self, name: str) -> int | float:
+    def _finite(self, name: str) -> int | float:
         value = self.values[name]
-        number: int | float
-        try:
-            if isinstance(value, bool):
-                raise ValueError  # noqa: TRY301, TRY004 - a truth value is no number either
-            if isinstance(value, int | float):
-                number = value
-            elif isinstance(value, str) and "_" not in value:
-                number = int(value) if value.isdecimal() else float(value)
-            else:
-                raise ValueError  # noqa: TRY301
-        except ValueError:
-            raise self.error(f"{name} must be a number, not {shown(value)}") from None
+        number = _as_number(value)
+        if number is None:
+            raise self.error(f"{name} must be a number, not {shown(value)}")
         if isinstance(number, float) and not math.isfinite(number):
             raise self.error(f"{name} must be a finite number, not {shown(value)}")
         if abs(number) > LARGEST_NUMBER:
@@ -322,6 +313,20 @@ def parse_json(text: str, *, where: str) -> object:
         raise InputError(f"this is not valid JSON: {error.msg}", where=where + line) from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"this is not valid JSON: {error}", where=where) from None
+
+
+def _as_number(value: object) -> int | float | None:
+    """Read a number; a truth value is none, and "1_000" is most likely a mistake."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return value
+    if not isinstance(value, str) or "_" in value:
+        return None
+    try:
+        return int(value) if value.isdecimal() else float(value)
+    except ValueError:
+        return None
 
 
 def _next_cells(reader: Iterator[list[str]], file: str) -> list[str] | None:

@@ -77,12 +77,10 @@ def _timestamp_s(row: Row) -> float:
     text = row.needed_text("timestamp")
     try:
         moment = datetime.fromisoformat(text)
-        if moment.tzinfo is not None:
-            raise ValueError  # noqa: TRY301
     except ValueError:
-        raise row.error(
-            f"timestamp must be written YYYY-MM-DD HH:MM:SS, not {shown(text)}"
-        ) from None
+        moment = None
+    if moment is None or moment.tzinfo is not None:
+        raise row.error(f"timestamp must be written YYYY-MM-DD HH:MM:SS, not {shown(text)}")
     # The trace has no time zone: counting as if in UTC gives the plain differences.
     return (moment - _EPOCH).total_seconds()
 
