@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eaco_core.errors import InputError
@@ -339,7 +339,7 @@ def tables(draw: st.DrawFn) -> ProfileTable:
     return ProfileTable("t", "v100", profiles, measured, (), iteration_rates_hz=rates)
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(table=tables())
 def test_own_format_reads_back_what_it_wrote(
     table: ProfileTable, tmp_path_factory: pytest.TempPathFactory

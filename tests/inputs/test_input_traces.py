@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eaco_adapters.traces import (
@@ -252,7 +252,7 @@ def test_own_row_that_is_broken(tmp_path: Path, fields: dict[str, object], messa
     assert caught.value.where == f"{tmp_path / 't.txt'}, line 3"
 
 
-TEXT = st.text(min_size=1, max_size=6).filter(str.isprintable)
+TEXT = st.text('aZ é日=;,"{', min_size=1, max_size=6).map(str.strip).filter(bool)
 LABEL = TEXT.filter(lambda text: "=" not in text)
 
 
@@ -288,8 +288,9 @@ def jobs(draw: st.DrawFn, job_id: str) -> JobSpec:
     )
 
 
-@settings(deadline=None)
-@given(data=st.data(), ids=st.lists(TEXT, min_size=1, max_size=4, unique=True))
+# Drawing whole jobs is slow on a busy machine, which says nothing about the format.
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data(), ids=st.lists(TEXT, min_size=1, max_size=3, unique=True))
 def test_own_format_reads_back_what_it_wrote(
     data: st.DataObject, ids: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
