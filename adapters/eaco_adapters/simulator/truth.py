@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from eaco_core.jobs import SoloProfile
+    from eaco_predictors.profiles import ProfileTable
 
 
 class MeasuredTable(Protocol):
@@ -41,7 +42,7 @@ class GroundTruth:
 
     def __init__(
         self,
-        table: MeasuredTable,
+        table: MeasuredTable | ProfileTable,
         interference_ratio: float = 1.035,
         *,
         mem_bytes: int | None = None,
