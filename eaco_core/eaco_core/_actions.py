@@ -116,8 +116,8 @@ class Actions:
         if not gpu.residents:
             return None
         priority = self._c.rules.exclusive_priority
-        if gpu.locked_by is not None:
-            return f"{name} is locked by the window of job {gpu.locked_by}"
+        if gpu.locks:
+            return f"{name} is locked by the window of job {gpu.locks[0]}"
         if len(gpu.residents) >= self._c.rules.max_degree:
             return f"{name} has {len(gpu.residents)} residents already"
         if job.exclusive(priority) or any(r.exclusive(priority) for r in gpu.residents):

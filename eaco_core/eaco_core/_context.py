@@ -10,6 +10,7 @@ from eaco_core._queue import JobQueue
 from eaco_core._timers import Timers
 from eaco_core.errors import InternalError
 from eaco_core.evidence import Evidence
+from eaco_core.payoff import PowerTable
 from eaco_core.states import is_legal
 from eaco_core.view import View
 
@@ -46,7 +47,8 @@ class Context:
         self.ledger = Ledger(rules, self.evidence)
         self.queue = JobQueue(rules.exclusive_priority, rules.starvation_s)
         self.timers = Timers()
-        self.view = View(rules, self.ledger, self.queue, self.evidence, power)
+        table = None if power is None else PowerTable(power, rules)
+        self.view = View(rules, self.ledger, self.queue, self.evidence, table)
         self.effects: list[Effect] = []
         self.records: list[Record] = []
         self.pass_due = False

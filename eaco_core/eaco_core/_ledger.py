@@ -15,7 +15,7 @@ from bisect import bisect_left, insort
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from eaco_core._records import NodeRecord
+from eaco_core._records import HostKey, NodeRecord
 from eaco_core.cluster import NodeState
 from eaco_core.errors import InternalError
 from eaco_core.jobs import JobState
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from eaco_core.evidence import Evidence
     from eaco_core.rules import Rules
 
-# (0, -utilisation) sorts high utilisation first; (1, 0) puts unknown utilisation last (R4).
-HostKey = tuple[int, float, tuple[int, ...]]
 GpuKey = tuple[str, str]
 WAIT_RANK = {NodeState.AWAKE: 0, NodeState.WAKING: 1, NodeState.ASLEEP: 2}
 
@@ -108,16 +106,18 @@ class Ledger:
         self.refresh(gpu)
 
     def lock(self, gpu: GpuRecord, newcomer_id: str) -> None:
-        """Close a GPU to newcomers while a window is open (R9)."""
-        if gpu.locked_by is not None and gpu.locked_by != newcomer_id:
-            raise InternalError(f"GPU {gpu.spec.gpu_id} is locked by {gpu.locked_by}")
-        gpu.locked_by = newcomer_id
+        """Close a GPU to newcomers while a window is open (R9).
+
+        Two windows may lock one GPU: each has a gang there, and newcomers elsewhere.
+        """
+        gpu.locks.append(newcomer_id)
         self._refresh_host(gpu)
 
-    def unlock(self, gpu: GpuRecord) -> None:
-        """Open a GPU again."""
-        gpu.locked_by = None
-        self.refresh(gpu)
+    def unlock(self, gpu: GpuRecord, newcomer_id: str) -> None:
+        """Take back one window's lock."""
+        if newcomer_id in gpu.locks:
+            gpu.locks.remove(newcomer_id)
+            self.refresh(gpu)
 
     def refresh(self, gpu: GpuRecord) -> None:
         """Bring the host index in line with whatever changed on the GPU."""
@@ -193,11 +193,11 @@ class Ledger:
         pool = gpu.node.pools[gpu_type]
         if old is not None:
             pool.host_count -= 1
-            names = hosts[old]  # type: ignore[index]  # host_key is only ever a HostKey or None
+            names = hosts[old]
             names.remove(gpu.key)
             if not names:
-                del hosts[old]  # type: ignore[arg-type]  # as above
-                keys.remove(old)  # type: ignore[arg-type]  # as above
+                del hosts[old]
+                keys.remove(old)
         gpu.host_key = new
         if new is not None:
             pool.host_count += 1
@@ -212,7 +212,7 @@ class Ledger:
         residents = gpu.residents
         if (
             not residents
-            or gpu.locked_by is not None
+            or gpu.locks
             or len(residents) >= self._rules.max_degree
             or not gpu.up
             or not gpu.node.usable

@@ -91,9 +91,13 @@ class Lifecycle:
         self._note_memory(job, event.peak_mem_bytes)
         epoch_s = self._c.now_s - began_s
         clean = event.clean and step == 1 and began_s >= job.clean_since_s and epoch_s > 0
-        observed_s = self._observe(job, epoch_s) if clean else self._not_clean(job)
+        observed_s = None
         if clean:
+            observed_s = self._observe(job, epoch_s)
             job.recent_epochs_s.append(epoch_s)
+        else:
+            job.acc_s = 0.0
+            job.acc_epochs = 0
         if job.window is not None:
             self._windows.epoch_seen(job, observed_s)
         elif job.state is _S.SETTLED:
@@ -321,10 +325,6 @@ class Lifecycle:
             for gpu in job.gpus:
                 self._c.ledger.refresh(gpu)
             self._c.pass_due = True
-
-    def _not_clean(self, job: JobRecord) -> None:
-        job.acc_s = 0.0
-        job.acc_epochs = 0
 
     def _observe(self, job: JobRecord, epoch_s: float) -> float | None:
         """Add up clean epochs until they make 30 s; give their mean then (R9)."""

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from eaco_core.jobs import JobSpec, SoloProfile
 
 QueueKey = tuple[int, float, str]
+# (0, -utilisation) sorts high utilisation first; (1, 0) puts unknown utilisation last (R4).
+HostKey = tuple[int, float, tuple[int, ...]]
 
 
 class JobKind:
@@ -66,7 +68,7 @@ class JobKind:
 
 
 class GpuRecord:
-    """One GPU. `locked_by` is the newcomer whose window locks it (R9).
+    """One GPU. `locks` are the newcomers whose windows lock it (R9).
 
     `changed_seq` is the ledger's count of when the GPU last gained room.
     """
@@ -76,7 +78,7 @@ class GpuRecord:
         "evicted_epoch",
         "host_key",
         "key",
-        "locked_by",
+        "locks",
         "node",
         "readings",
         "reserved_for",
@@ -92,7 +94,7 @@ class GpuRecord:
         self.key = (node.spec.node_id, spec.gpu_id)
         self.residents: list[JobRecord] = []
         self.up = True
-        self.locked_by: str | None = None
+        self.locks: list[str] = []
         self.reserved_for: str | None = None
         self.changed_seq = 0
         self.readings: deque[NodeReading] = deque()
@@ -100,7 +102,7 @@ class GpuRecord:
         self.util_reading: float | None = None
         self.evicted_epoch: tuple[str, int] | None = None
         # Under which key the ledger's host index holds this GPU; None = not in it.
-        self.host_key: object = None
+        self.host_key: HostKey | None = None
 
     @property
     def foreign(self) -> bool:

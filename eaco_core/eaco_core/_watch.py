@@ -32,7 +32,7 @@ class Watch:
         if end_s <= deadline_s:
             return
         slowest = self._slowest_gpu(job)
-        if slowest is None or slowest.locked_by is not None:
+        if slowest is None or slowest.locks:
             return
         if slowest.evicted_epoch == (job.spec.job_id, epoch):
             return

@@ -291,6 +291,5 @@ class Windows:
         if window is None:
             return
         for gpu in window.locked:
-            if gpu.locked_by == newcomer.spec.job_id:
-                self._c.ledger.unlock(gpu)
+            self._c.ledger.unlock(gpu, newcomer.spec.job_id)
         self._c.pass_due = True

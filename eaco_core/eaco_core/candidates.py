@@ -8,22 +8,23 @@ GPUs of one node with the same residents stand for each other.
 from __future__ import annotations
 
 import heapq
-from itertools import combinations
-from typing import TYPE_CHECKING
+from itertools import combinations, islice
+from typing import TYPE_CHECKING, TypeAlias
 
 from attrs import define, field, frozen
 
-from eaco_core._ledger import mem_busy_ratio, util_ratio
+from eaco_core._ledger import WAIT_RANK, mem_busy_ratio, util_ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from eaco_core._ledger import GpuKey, HostKey
-    from eaco_core._records import GpuRecord, JobKind, JobRecord, PoolRecord
+    from eaco_core._ledger import GpuKey
+    from eaco_core._records import GpuRecord, HostKey, JobKind, JobRecord, PoolRecord
     from eaco_core.rules import Rules
     from eaco_core.view import View
 
 SetOrder = tuple[int, float]
+MAX_SPREAD_SETS = 64
 STALE = ("R2", "its last reading is too old")
 
 
@@ -79,14 +80,14 @@ class Gate:
     def __init__(self, job: JobRecord, view: View) -> None:
         self._job = job
         self._view = view
-        self._known: dict[tuple[HostKey, str, int | None], tuple[str, str] | None] = {}
+        self._known: dict[tuple[HostKey | None, str, int | None], tuple[str, str] | None] = {}
 
     def refusal(self, gpu: GpuRecord) -> tuple[str, str] | None:
         """Give (rule, reason) why the newcomer may not join on this host GPU, or None."""
         key = (gpu.host_key, gpu.spec.gpu_type, gpu.spec.mem_bytes)
-        if key not in self._known:  # type: ignore[comparison-overlap]  # host GPUs have a HostKey
-            self._known[key] = self._check(gpu)  # type: ignore[index]  # as above
-        found = self._known[key]  # type: ignore[index]  # as above
+        if key not in self._known:
+            self._known[key] = self._check(gpu)
+        found = self._known[key]
         return self._stale(gpu) if found is None else found
 
     def _check(self, gpu: GpuRecord) -> tuple[str, str] | None:
@@ -126,14 +127,19 @@ def find_candidates(
     since_seq: int = 0,
     refusals: Refusals | None = None,
     gate: Gate | None = None,
+    part_refusal: PartRefusal | None = None,
 ) -> Iterator[Candidate]:
     """Give the sets on which `job` passes the gates of R2, in the order of R4.
 
     Only sets with a GPU that gained room after `since_seq` are given (0 = all).
-    Deadlines, and whether sharing pays, are not looked at here: see `admission`.
+    Deadlines, and whether sharing pays, are not looked at here: see `admission`. But
+    for gangs, `part_refusal` may say why a GPU, or a node, could be in no set at all;
+    what it says of a part must hold for every set with that part. A gang that spans
+    nodes is offered the first MAX_SPREAD_SETS sets only.
     """
     gate = Gate(job, view) if gate is None else gate
     noted = Refusals() if refusals is None else refusals
+    parts = _Parts(gate, noted, part_refusal)
     streams = []
     for gpu_type in view.gpu_types(job):
         if job.solo_epoch_s(gpu_type) is None:
@@ -143,9 +149,9 @@ def find_candidates(
         if job.spec.gpus == 1:
             streams.append(_single(job, view, gpu_type, gate, since_seq, noted))
         elif job.spec.gpus <= size:
-            streams.append(_on_one_node(job, view, gpu_type, gate, since_seq, noted))
+            streams.append(_on_one_node(job, view, gpu_type, parts, since_seq))
         else:
-            streams.append(_on_many_nodes(job, view, gpu_type, gate, since_seq, noted))
+            streams.append(_on_many_nodes(job, view, gpu_type, parts, since_seq))
     if len(streams) == 1:
         yield from (candidate for _, candidate in streams[0])
     else:
@@ -153,6 +159,7 @@ def find_candidates(
         yield from (candidate for _, candidate in merged)
 
 
+PartRefusal: TypeAlias = "Callable[[tuple[GpuRecord, ...]], tuple[str, str, bool] | None]"
 _Alike = tuple[float | None, tuple[str, ...]]
 Ranked = tuple[tuple[SetOrder, tuple["GpuKey", ...]], Candidate]
 
@@ -183,23 +190,42 @@ def _single(
             yield (order, (key,)), Candidate((gpu,), util)
 
 
-def _eligible(
-    job: JobRecord, view: View, pool: PoolRecord, gate: Gate, noted: Refusals
-) -> tuple[list[GpuRecord], bool]:
-    """Give the GPUs of a pool that a shared set may contain, and whether a host is among them."""
-    chosen: list[GpuRecord] = []
-    any_host = False
-    for gpu in pool.gpus:
-        if gpu.host_key is not None:
-            refusal = gate.refusal(gpu)
-            if refusal is None:
+class _Parts:
+    """Which GPUs, and which whole nodes, may be part of a shared set of a gang."""
+
+    def __init__(self, gate: Gate, noted: Refusals, refusal: PartRefusal | None) -> None:
+        self._gate = gate
+        self._noted = noted
+        self._refusal = refusal
+
+    def gpus(self, pool: PoolRecord) -> tuple[list[GpuRecord], bool]:
+        """Give the GPUs of a pool that pass, and whether a host is among them."""
+        chosen: list[GpuRecord] = []
+        any_host = False
+        passed: dict[tuple[int, ...], bool] = {}
+        for gpu in pool.gpus:
+            if gpu.host_key is not None:
+                alike = tuple(id(resident) for resident in gpu.residents)
+                if self._gate.refusal(gpu) is None and alike not in passed:
+                    passed[alike] = self.suits((gpu,))
+                refusal = self._gate.refusal(gpu)
+                if refusal is not None:
+                    self._noted.add(*refusal)
+                elif passed[alike]:
+                    chosen.append(gpu)
+                    any_host = True
+            elif not gpu.residents and gpu.up and not gpu.foreign:
                 chosen.append(gpu)
-                any_host = True
-            else:
-                noted.add(*refusal)
-        elif not gpu.residents and gpu.up and not gpu.foreign:
-            chosen.append(gpu)
-    return chosen, any_host and view.suits(job, pool.node)
+        return chosen, any_host
+
+    def suits(self, gpus: tuple[GpuRecord, ...]) -> bool:
+        """Tell whether these GPUs together may be part of a set."""
+        if self._refusal is None or not any(gpu.residents for gpu in gpus):
+            return True
+        refused = self._refusal(gpus)
+        if refused is not None:
+            self._noted.add(refused[0], refused[1], timely=refused[2])
+        return refused is None
 
 
 def _changed_since(pool: PoolRecord, since_seq: int, view: View) -> bool:
@@ -208,25 +234,35 @@ def _changed_since(pool: PoolRecord, since_seq: int, view: View) -> bool:
     return any(gpu.changed_seq > since_seq for gpu in pool.gpus)
 
 
+def _util(gpu: GpuRecord) -> float | None:
+    """Give u_g of a host or a free GPU, from what the ledger has computed already."""
+    key = gpu.host_key
+    if key is not None:
+        return None if key[0] else -key[1]
+    return gpu.util_reading or 0.0
+
+
 def _rank(gpus: tuple[GpuRecord, ...]) -> tuple[SetOrder, tuple[GpuKey, ...]]:
-    utils = [util_ratio(gpu) for gpu in gpus]
+    utils = [_util(gpu) for gpu in gpus]
     known = [util for util in utils if util is not None]
     order = (0, -sum(known) / len(known)) if len(known) == len(utils) else (1, 0.0)
     return order, tuple(gpu.key for gpu in gpus)
 
 
 def _on_one_node(
-    job: JobRecord, view: View, gpu_type: str, gate: Gate, since_seq: int, noted: Refusals
+    job: JobRecord, view: View, gpu_type: str, parts: _Parts, since_seq: int
 ) -> Iterator[Ranked]:
     """Best first over nodes: a node is opened only when no better set can come before it."""
     wanted = job.spec.gpus
     heap: list[tuple[tuple[SetOrder, tuple[GpuKey, ...]], int, object]] = []
     for number, pool in enumerate(_pools(view, gpu_type)):
-        if pool.host_count == 0 or not _changed_since(pool, since_seq, view):
+        if pool.host_count == 0 or pool.host_count + pool.free_count < wanted:
             continue
-        gpus, any_host = _eligible(job, view, pool, gate, noted)
+        if not view.suits(job, pool.node) or not _changed_since(pool, since_seq, view):
+            continue
+        gpus, any_host = parts.gpus(pool)
         if any_host and len(gpus) >= wanted:
-            utils = [util_ratio(gpu) for gpu in gpus]
+            utils = [_util(gpu) for gpu in gpus]
             best = sorted((-u for u in utils if u is not None))[:wanted]
             order = (0, sum(best) / wanted) if len(best) == wanted else (1, 0.0)
             # An empty key tuple sorts before every set of the same utilisation.
@@ -239,13 +275,15 @@ def _on_one_node(
             continue
         assert isinstance(item, list)
         for gpus_of_set in _distinct_sets(item, wanted):
+            if not any(gpu.residents for gpu in gpus_of_set):
+                continue
             set_rank = _rank(gpus_of_set)
             util = None if set_rank[0][0] else -set_rank[0][1]
             heapq.heappush(heap, (set_rank, number, Candidate(gpus_of_set, util)))
 
 
 def _distinct_sets(gpus: list[GpuRecord], wanted: int) -> Iterator[tuple[GpuRecord, ...]]:
-    """Give every set that differs in its residents, and has at least one host GPU.
+    """Give every set that differs in its residents.
 
     GPUs with the same residents stand for each other: those with lower ids go first.
     """
@@ -266,8 +304,7 @@ def _distinct_sets(gpus: list[GpuRecord], wanted: int) -> Iterator[tuple[GpuReco
                 break
             taken[who] = position + 1
         else:
-            if any(names for _, names in taken):
-                yield tuple(gpus[place] for place in places)
+            yield tuple(gpus[place] for place in places)
 
 
 def _pools(view: View, gpu_type: str) -> Iterator[PoolRecord]:
@@ -278,31 +315,41 @@ def _pools(view: View, gpu_type: str) -> Iterator[PoolRecord]:
 
 
 def _on_many_nodes(
-    job: JobRecord, view: View, gpu_type: str, gate: Gate, since_seq: int, noted: Refusals
+    job: JobRecord, view: View, gpu_type: str, parts: _Parts, since_seq: int
 ) -> Iterator[Ranked]:
     """Best first over choices of whole nodes, and of a remainder on one more (R3)."""
-    whole, rest = divmod(job.spec.gpus, view.ledger.pool_sizes[gpu_type])
     size = view.ledger.pool_sizes[gpu_type]
+    whole, rest = divmod(job.spec.gpus, size)
     wholes: list[tuple[GpuRecord, ...]] = []
     rests: list[tuple[GpuRecord, ...]] = [] if rest else [()]
     changed = False
     for pool in _pools(view, gpu_type):
-        gpus, _ = _eligible(job, view, pool, gate, noted)
-        if not view.suits(job, pool.node):
+        room = pool.host_count + pool.free_count
+        if room < (rest or size) or not view.suits(job, pool.node):
             continue
+        gpus, _ = parts.gpus(pool)
         changed = changed or _changed_since(pool, since_seq, view)
-        if len(gpus) == size:
+        if len(gpus) == size and parts.suits(tuple(gpus)):
             wholes.append(tuple(gpus))
         if rest and len(gpus) >= rest:
-            rests += _distinct_sets(gpus, rest)
-            idle = [gpu for gpu in gpus if not gpu.residents]
-            if len(idle) >= rest:
-                rests.append(tuple(idle[:rest]))
+            rests += [gpus_of_set for gpus_of_set in _distinct_sets(gpus, rest)]
+    wholes, rests = _few_idle(wholes, whole + 1), _few_idle(rests, whole + 1)
     if not changed or len(wholes) < whole:
         return
     wholes.sort(key=_rank)
     rests.sort(key=_rank_or_empty)
-    yield from _best_first(wholes, rests, whole)
+    yield from islice(_best_first(wholes, rests, whole), MAX_SPREAD_SETS)
+
+
+def _few_idle(parts: list[tuple[GpuRecord, ...]], limit: int) -> list[tuple[GpuRecord, ...]]:
+    """Keep all parts with residents, and of the idle ones those that are awake first.
+
+    Idle nodes only fill up a set; one set never needs more of them than `limit`.
+    """
+    hosts = [gpus for gpus in parts if any(gpu.residents for gpu in gpus) or not gpus]
+    idle = [gpus for gpus in parts if gpus and not any(gpu.residents for gpu in gpus)]
+    idle.sort(key=lambda gpus: (WAIT_RANK[gpus[0].node.state], gpus[0].key))
+    return hosts + idle[:limit]
 
 
 def _rank_or_empty(gpus: tuple[GpuRecord, ...]) -> tuple[SetOrder, tuple[GpuKey, ...]]:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from eaco_core.rules import Rules
 
 LAST_OBSERVATIONS = 20
+# Ratios closer than this are one: they differ by the rounding of times only.
+SAME_RATIO = 1e-6
 Workloads = tuple[str, ...]
 ALONE = Estimate(1.0, 1.0, BoundSource.SOLO)
 NOTHING = Estimate(math.inf, math.inf, BoundSource.NONE)
@@ -57,7 +59,7 @@ class Evidence:
         self._ran: dict[str, set[Workloads]] = {}
         self._peak_mem: dict[tuple[str, str], int] = {}
         self._undone: dict[tuple[str, str, Workloads], float] = {}
-        self._bounds: dict[tuple[str, int, tuple[int, ...]], Estimate] = {}
+        self._bounds: dict[tuple[str, str], dict[tuple[int, tuple[int, ...]], Estimate]] = {}
         self.version = 0
         for observation in history:
             self.add(observation)
@@ -70,11 +72,12 @@ class Evidence:
         ratios.append(seen.ratio)
         worst = self._worst.setdefault(group, {})
         before, after = worst.get(co), max(ratios)
-        if before == after:
+        if before is not None and abs(after - before) <= SAME_RATIO * before:
             return False
         worst[co] = after
         self._ran.setdefault(seen.gpu_type, set()).add(tuple(sorted((seen.workload, *co))))
-        self._forget_bounds()
+        self.version += 1
+        self._bounds.pop(group, None)
         return before is None or after < before
 
     def note_peak_mem(self, gpu_type: str, workload: str, peak_bytes: int) -> None:
@@ -82,7 +85,7 @@ class Evidence:
         key = (gpu_type, workload)
         if peak_bytes > self._peak_mem.get(key, -1):
             self._peak_mem[key] = peak_bytes
-            self._forget_bounds()
+            self.version += 1
 
     def peak_mem_bytes(self, gpu_type: str, kind: JobKind) -> int | None:
         """Give the peak memory of a kind on each GPU: declared or seen, the higher; or None."""
@@ -112,10 +115,13 @@ class Evidence:
         """Give the point and the upper bound of the slowdown of `affected` beside `co`."""
         if not co:
             return ALONE
-        key = (gpu_type, affected.number, tuple(sorted(kind.number for kind in co)))
-        known = self._bounds.get(key)
+        bounds = self._bounds.setdefault((gpu_type, affected.workload), {})
+        numbers = [kind.number for kind in co]
+        numbers.sort()
+        key = (affected.number, tuple(numbers))
+        known = bounds.get(key)
         if known is None:
-            known = self._bounds[key] = self._compute(gpu_type, affected, co)
+            known = bounds[key] = self._compute(gpu_type, affected, co)
         return known
 
     def _compute(self, gpu_type: str, affected: JobKind, co: Sequence[JobKind]) -> Estimate:
@@ -151,10 +157,6 @@ class Evidence:
         if len(answers) != 1:
             raise InternalError(f"the predictor gave {len(answers)} answers to 1 query")
         return sane(answers[0])
-
-    def _forget_bounds(self) -> None:
-        self.version += 1
-        self._bounds.clear()
 
 
 def sane(estimate: Estimate) -> Estimate:

@@ -2,7 +2,8 @@
 
 Energy here is what the cluster draws more because of the newcomer, from now until
 the last affected job has ended: the newcomer's own draw, and that of residents who
-take longer. An empty node is worth what it would draw asleep (if it can sleep).
+take longer. Whoever is not affected stays as now. An empty node is worth what it
+would draw asleep (if it can sleep).
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from attrs import define
 from eaco_core.cluster import NodeState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from eaco_core._records import GpuRecord, JobRecord, NodeRecord
     from eaco_core.admission import Effect
     from eaco_core.ports import PowerModel
+    from eaco_core.rules import Rules
     from eaco_core.view import View
 
 
@@ -29,12 +31,54 @@ class Payoff:
     pays: bool
     extra_j: float | None
     alternative_j: float | None
-    solo_j: float | None = None
+
+
+class PowerTable:
+    """A power model that remembers its answers: the same few loads are asked for again."""
+
+    def __init__(self, model: PowerModel, rules: Rules) -> None:
+        self._model = model
+        self._sleeps = rules.sleep
+        self._server_w: dict[tuple[str, int], float] = {}
+        self._gpu_w: dict[tuple[str, float], float] = {}
+        self._empty_w: dict[str, float] = {}
+
+    def server_w(self, node: NodeRecord, bookings: int) -> float:
+        """Give the server's power while jobs hold so many GPUs of it, each job counted."""
+        key = (node.spec.node_id, bookings)
+        known = self._server_w.get(key)
+        if known is None:
+            known = self._model.server_w(node.spec, bookings / len(node.spec.gpus))
+            self._server_w[key] = known
+        return known
+
+    def gpu_w(self, gpu_type: str, util: float) -> float:
+        """Give the power of a GPU; utilisation above 1 counts as 1."""
+        util = min(util, 1.0)
+        known = self._gpu_w.get((gpu_type, util))
+        if known is None:
+            known = self._gpu_w[gpu_type, util] = self._model.gpu_w(gpu_type, util)
+        return known
+
+    def base_w(self, node: NodeRecord) -> float:
+        """Give what an idle node draws more than an empty one, which sleeps if it can."""
+        known = self._empty_w.get(node.spec.node_id)
+        if known is None:
+            known = 0.0
+            if self._sleeps and node.spec.can_sleep:
+                gpus = sum(self.gpu_w(gpu.gpu_type, 0.0) for gpu in node.spec.gpus)
+                known = self.server_w(node, 0) + gpus - self._model.sleep_w(node.spec)
+            self._empty_w[node.spec.node_id] = known
+        return known
+
+    def wake_j(self, node: NodeRecord) -> float:
+        """Give the energy of waking the node."""
+        return self._model.wake_j(node.spec)
 
 
 def payoff(
     job: JobRecord,
-    effects: list[Effect],
+    effects: Sequence[Effect],
     gpus: tuple[GpuRecord, ...],
     exclusive: tuple[GpuRecord, ...] | None,
     view: View,
@@ -45,172 +89,146 @@ def payoff(
     1.1 jobs' work: sum of 1/upper >= 1.1.
     """
     if view.power is not None:
-        scene = _Scene(view, view.power)
-        extra_j = scene.shared_j(job, effects, gpus)
-        if exclusive is None:
-            alternative_j = scene.alone_later_j(job, gpus)
-        else:
-            alternative_j = scene.alone_j(job, exclusive)
-        if extra_j is not None and alternative_j is not None:
-            return Payoff(extra_j < alternative_j, extra_j, alternative_j, alternative_j)
+        utils = _utils(effects)
+        if utils is not None:
+            extra_j = _shared_j(effects, gpus, utils, view.power)
+            alternative_j = _alone_j(effects, gpus, exclusive, utils[0], view.power)
+            return Payoff(extra_j < alternative_j, extra_j, alternative_j)
     total = sum(1 / effect.estimate.upper_ratio for effect in effects)
     return Payoff(total >= view.rules.min_throughput_sum, None, None)
 
 
-class _Scene:
-    """Power of nodes under given residents, relative to the node idle."""
-
-    def __init__(self, view: View, power: PowerModel) -> None:
-        self._view = view
-        self._power = power
-        self._gpu_w: dict[tuple[str, float], float] = {}
-
-    def shared_j(
-        self, job: JobRecord, effects: list[Effect], gpus: tuple[GpuRecord, ...]
-    ) -> float | None:
-        """Give the extra energy of sharing, by the upper bounds."""
-        newcomer, residents = effects[0], effects[1:]
-        joined_s = newcomer.estimate.upper_ratio * newcomer.remaining_s
-        without: list[tuple[float, JobRecord]] = []
-        with_it: list[tuple[float, JobRecord]] = [(joined_s, job)]
-        for effect in residents:
-            now_ratio = effect.job.upper_ratio
-            without.append((now_ratio * effect.remaining_s, effect.job))
-            together_s = effect.estimate.upper_ratio * effect.remaining_s
-            if together_s > joined_s:
-                done_s = joined_s / effect.estimate.upper_ratio
-                together_s = joined_s + (effect.remaining_s - done_s) * now_ratio
-            with_it.append((together_s, effect.job))
-        places = {effect.job.spec.job_id: effect.job.gpus for effect in residents}
-        places[job.spec.job_id] = list(gpus)
-        nodes = {gpu.node.spec.node_id: gpu.node for held in places.values() for gpu in held}
-        total = 0.0
-        for node in nodes.values():
-            joined = self._integral_j(node, with_it, places)
-            apart = self._integral_j(node, without, places)
-            if joined is None or apart is None:
-                return None
-            total += joined - apart
-        return total
-
-    def alone_j(self, job: JobRecord, gpus: tuple[GpuRecord, ...]) -> float | None:
-        """Give the extra energy of running alone on an idle set, wake included."""
-        total = 0.0
-        for node, held in _by_node(gpus):
-            others = _residents(node)
-            watts = self._added_w(node, job, held, others)
-            left_s = job.solo_left_s(held[0].spec.gpu_type)
-            if watts is None or left_s is None:
-                return None
-            total += watts * left_s
-            if node.state is NodeState.ASLEEP:
-                total += self._power.wake_j(node.spec)
-        return total
-
-    def alone_later_j(self, job: JobRecord, gpus: tuple[GpuRecord, ...]) -> float | None:
-        """Give the extra energy of running alone on the same GPUs once they are free."""
-        total = 0.0
-        chosen = {gpu.spec.gpu_id for gpu in gpus}
-        for node, held in _by_node(gpus):
-            others = [
-                resident
-                for resident in _residents(node)
-                if not any(gpu.spec.gpu_id in chosen for gpu in resident.gpus)
-            ]
-            watts = self._added_w(node, job, held, others)
-            left_s = job.solo_left_s(held[0].spec.gpu_type)
-            if watts is None or left_s is None:
-                return None
-            total += watts * left_s
-        return total
-
-    def _added_w(
-        self, node: NodeRecord, job: JobRecord, held: list[GpuRecord], others: list[JobRecord]
-    ) -> float | None:
-        """Give what the node draws more with the job on idle GPUs of it, beside `others`."""
-        profile = job.kind.profiles.get(held[0].spec.gpu_type)
+def _utils(effects: Sequence[Effect]) -> list[float] | None:
+    """Give the solo utilisation of each affected job, None if one is unknown."""
+    utils = []
+    for effect in effects:
+        profile = effect.job.kind.profiles.get(effect.gpu_type)
         if profile is None or profile.util_ratio is None:
             return None
-        load = self._load(node, others)
-        added = len(held) / len(node.spec.gpus)
-        watts = self._power.server_w(node.spec, load + added) - self._power.server_w(
-            node.spec, load
-        )
+        utils.append(profile.util_ratio)
+    return utils
+
+
+# Of one affected job on one node: when it ends (s from now), its GPUs there, its utilisation.
+_Stay = tuple[float, "Sequence[GpuRecord]", float]
+
+
+def _shared_j(
+    effects: Sequence[Effect], gpus: tuple[GpuRecord, ...], utils: list[float], power: PowerTable
+) -> float:
+    """Give the extra energy of sharing, by the upper bounds."""
+    newcomer = effects[0]
+    joined_s = newcomer.estimate.upper_ratio * newcomer.remaining_s
+    apart: list[_Stay] = []
+    together: list[_Stay] = [(joined_s, gpus, utils[0])]
+    for effect, util in zip(effects[1:], utils[1:], strict=True):
+        ratio_now, ratio_then = effect.job.upper_ratio, effect.estimate.upper_ratio
+        apart.append((ratio_now * effect.remaining_s, effect.job.gpus, util))
+        end_s = ratio_then * effect.remaining_s
+        if end_s > joined_s:
+            end_s = joined_s + (effect.remaining_s - joined_s / ratio_then) * ratio_now
+        together.append((end_s, effect.job.gpus, util))
+    residents = {id(effect.job) for effect in effects[1:]}
+    nodes = {gpu.node.spec.node_id: gpu.node for _, held, _ in together for gpu in held}
+    total = 0.0
+    for node in nodes.values():
+        booked = sum(1 for _, held, _ in apart for gpu in held if gpu.node is node)
+        others = node.resident_count - booked
+        total += _integral_j(node, together, others, residents, power)
+        total -= _integral_j(node, apart, others, residents, power)
+    return total
+
+
+def _integral_j(
+    node: NodeRecord, stays: list[_Stay], others: int, residents: set[int], power: PowerTable
+) -> float:
+    """Integrate what affected jobs make the node draw above empty, until the last has ended."""
+    here = []
+    for end_s, held, util in stays:
+        on_node = [gpu for gpu in held if gpu.node is node]
+        if on_node:
+            here.append((end_s, on_node, util))
+    here.sort(key=_end_of)
+    base_w = 0.0 if others else power.base_w(node)
+    total, start_s = 0.0, 0.0
+    for position, (end_s, _, _) in enumerate(here):
+        if end_s > start_s:
+            alive = here[position:]
+            watts = base_w + _alive_w(node, alive, others, residents, power)
+            total += watts * (end_s - start_s)
+            start_s = end_s
+    return total
+
+
+def _end_of(stay: tuple[float, object, object]) -> float:
+    return stay[0]
+
+
+def _alive_w(
+    node: NodeRecord,
+    alive: list[tuple[float, list[GpuRecord], float]],
+    others: int,
+    residents: set[int],
+    power: PowerTable,
+) -> float:
+    """Give what these jobs make the node draw above idle, beside `others` bookings."""
+    bookings = others
+    utils: dict[str, float] = {}
+    gpus: dict[str, GpuRecord] = {}
+    for _, held, util in alive:
+        bookings += len(held)
+        for gpu in held:
+            gpu_id = gpu.spec.gpu_id
+            utils[gpu_id] = utils.get(gpu_id, 0.0) + util
+            gpus[gpu_id] = gpu
+    watts = power.server_w(node, bookings) - power.server_w(node, others)
+    gpu_type = alive[0][1][0].spec.gpu_type
+    idle_w = power.gpu_w(gpu_type, 0.0)
+    for gpu_id, util in utils.items():
+        base = _util_of_others(gpus[gpu_id], residents) if others else 0.0
+        base_w = power.gpu_w(gpu_type, base) if base else idle_w
+        watts += power.gpu_w(gpu_type, base + util) - base_w
+    return watts
+
+
+def _util_of_others(gpu: GpuRecord, residents: set[int]) -> float:
+    """Give the utilisation by residents that are not affected: co-residents of a gang elsewhere."""
+    total = 0.0
+    for job in gpu.residents:
+        if id(job) not in residents:
+            profile = job.kind.profiles.get(gpu.spec.gpu_type)
+            total += (profile.util_ratio if profile is not None else None) or 0.0
+    return total
+
+
+def _alone_j(
+    effects: Sequence[Effect],
+    gpus: tuple[GpuRecord, ...],
+    exclusive: tuple[GpuRecord, ...] | None,
+    util: float,
+    power: PowerTable,
+) -> float:
+    """Give the extra energy of running alone: on an idle set, wake included, or later on `gpus`.
+
+    Later, the residents of `gpus` are gone and the rest of the node is as now.
+    """
+    job, left_s = effects[0].job, effects[0].remaining_s
+    leaving = [] if exclusive is not None else [effect.job for effect in effects[1:]]
+    if exclusive is not None and exclusive[0].spec.gpu_type != effects[0].gpu_type:
+        left_s = job.solo_left_s(exclusive[0].spec.gpu_type) or left_s
+    total = 0.0
+    for node, held in _by_node(gpus if exclusive is None else exclusive):
+        gone = sum(1 for resident in leaving for gpu in resident.gpus if gpu.node is node)
+        others = node.resident_count - gone
         gpu_type = held[0].spec.gpu_type
-        watts += len(held) * (self._watts(gpu_type, profile.util_ratio) - self._watts(gpu_type, 0))
-        return watts if others else watts + self._idle_w(node) - self._empty_w(node)
-
-    def _integral_j(
-        self,
-        node: NodeRecord,
-        ends: list[tuple[float, JobRecord]],
-        places: dict[str, list[GpuRecord]],
-    ) -> float | None:
-        """Integrate the node's power above empty until the last end; others stay as they are."""
-        affected = {job.spec.job_id for _, job in ends}
-        others = [job for job in _residents(node) if job.spec.job_id not in affected]
-        here = [
-            (end_s, job)
-            for end_s, job in sorted(ends, key=lambda item: item[0])
-            if any(gpu.node is node for gpu in places[job.spec.job_id])
-        ]
-        total, start_s = 0.0, 0.0
-        for position, (end_s, _) in enumerate(here):
-            if end_s > start_s:
-                alive = [job for _, job in here[position:]]
-                watts = self._above_empty_w(node, alive, others, places)
-                if watts is None:
-                    return None
-                total += watts * (end_s - start_s)
-                start_s = end_s
-        return total
-
-    def _above_empty_w(
-        self,
-        node: NodeRecord,
-        alive: list[JobRecord],
-        others: list[JobRecord],
-        places: dict[str, list[GpuRecord]],
-    ) -> float | None:
-        other_load = self._load(node, others)
-        load = other_load
-        utils: dict[str, float] = {}
-        types: dict[str, str] = {}
-        for job in alive:
-            held = [gpu for gpu in places[job.spec.job_id] if gpu.node is node]
-            load += len(held) / len(node.spec.gpus)
-            for gpu in held:
-                profile = job.kind.profiles.get(gpu.spec.gpu_type)
-                if profile is None or profile.util_ratio is None:
-                    return None
-                utils[gpu.spec.gpu_id] = utils.get(gpu.spec.gpu_id, 0.0) + profile.util_ratio
-                types[gpu.spec.gpu_id] = gpu.spec.gpu_type
-        watts = self._power.server_w(node.spec, load) - self._power.server_w(node.spec, other_load)
-        for gpu_id, util in utils.items():
-            gpu_type = types[gpu_id]
-            watts += self._watts(gpu_type, min(util, 1.0)) - self._watts(gpu_type, 0)
-        return watts if others else watts + self._idle_w(node) - self._empty_w(node)
-
-    def _watts(self, gpu_type: str, util: float) -> float:
-        known = self._gpu_w.get((gpu_type, util))
-        if known is None:
-            known = self._gpu_w[gpu_type, util] = self._power.gpu_w(gpu_type, util)
-        return known
-
-    def _idle_w(self, node: NodeRecord) -> float:
-        gpus = sum(self._watts(gpu.gpu_type, 0) for gpu in node.spec.gpus)
-        return self._power.server_w(node.spec, 0) + gpus
-
-    def _empty_w(self, node: NodeRecord) -> float:
-        """Give what the node draws when nothing is left on it: asleep, if it can."""
-        if self._view.rules.sleep and node.spec.can_sleep:
-            return self._power.sleep_w(node.spec)
-        return self._idle_w(node)
-
-    @staticmethod
-    def _load(node: NodeRecord, jobs: Iterable[JobRecord]) -> float:
-        held = sum(sum(1 for gpu in job.gpus if gpu.node is node) for job in jobs)
-        return held / len(node.spec.gpus)
+        watts = power.server_w(node, others + len(held)) - power.server_w(node, others)
+        watts += len(held) * (power.gpu_w(gpu_type, util) - power.gpu_w(gpu_type, 0.0))
+        if not others:
+            watts += power.base_w(node)
+        total += watts * left_s
+        if node.state is NodeState.ASLEEP:
+            total += power.wake_j(node)
+    return total
 
 
 def _by_node(gpus: tuple[GpuRecord, ...]) -> Iterable[tuple[NodeRecord, list[GpuRecord]]]:
@@ -218,12 +236,3 @@ def _by_node(gpus: tuple[GpuRecord, ...]) -> Iterable[tuple[NodeRecord, list[Gpu
     for gpu in gpus:
         nodes.setdefault(gpu.node.spec.node_id, (gpu.node, []))[1].append(gpu)
     return nodes.values()
-
-
-def _residents(node: NodeRecord) -> list[JobRecord]:
-    found: dict[str, JobRecord] = {}
-    for pool in node.pools.values():
-        for gpu in pool.gpus:
-            for resident in gpu.residents:
-                found.setdefault(resident.spec.job_id, resident)
-    return list(found.values())

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from eaco_core._queue import JobQueue
     from eaco_core._records import GpuRecord, JobRecord, NodeRecord, PoolRecord
     from eaco_core.evidence import Evidence
-    from eaco_core.ports import PowerModel
+    from eaco_core.payoff import PowerTable
     from eaco_core.rules import Rules
 
 
@@ -42,7 +42,7 @@ class View:
     ledger: Ledger
     queue: JobQueue
     evidence: Evidence
-    power: PowerModel | None
+    power: PowerTable | None
     now_s: float = 0.0
     reservation: Reservation | None = None
     open_windows: int = 0

@@ -155,16 +155,23 @@ class World:
 
         What it returns happened at once: nothing can come in between.
         """
-        next_s = self.next_s()
-        if next_s is None or next_s > self.now_s:
+        heap, now_s = self._heap, self.now_s
+        while heap:
+            t_s, kind, _, _, owner, token = heap[0]
+            if token not in (_ALWAYS, owner.token):
+                heapq.heappop(heap)
+            elif t_s > now_s:
+                break
+            else:
+                heapq.heappop(heap)
+                return self._happen[kind](owner)
+        if self._arrived == len(self._arrivals):
             return None
-        heap = self._heap
-        if heap and heap[0][0] <= next_s:
-            _, kind, _, _, owner, _ = heapq.heappop(heap)
-            return self._happen[kind](owner)
         job = self._arrivals[self._arrived]
+        if job.submit_s > now_s:
+            return None
         self._arrived += 1
-        return (JobSubmitted(self.now_s, job),)
+        return (JobSubmitted(now_s, job),)
 
     def advance(self, t_s: float) -> None:
         """Let time pass until `t_s`; everything due before then must have happened."""

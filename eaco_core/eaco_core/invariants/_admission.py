@@ -207,8 +207,11 @@ class StaleRetry(Checker):
         if placement is None:
             return
         signature = _signature(placement)
-        if signature is None or placement.record is None:
+        if signature is None or placement.record is None or job is None:
             return
+        # Residents that have left meanwhile are no part of what was shown not to work.
+        left = [j for j in job.co_residents().values() if not j.ended and not j.stopping]
+        signature = (*signature[:2], tuple(sorted(j.spec.workload or "" for j in left)))
         limits = [e.ratio * self.rules.observed_margin for e in record.evidence if e.ratio]
         for bound in placement.record.affected:
             seen = self.world.seen.largest(bound.gpu_type, bound.workload, bound.co_workloads)
@@ -252,7 +255,7 @@ class Bounded(Checker):
     needs_records = True
 
     def on_record(self, record: Record) -> None:
-        """Count the undos of a job, and note one for its own deadline."""
+        """Count the undos of a job."""
         if not isinstance(record, Verdict) or record.keep:
             return
         job = self.world.jobs.get(record.job_id)
@@ -260,13 +263,6 @@ class Bounded(Checker):
             return
         if job.undos >= self.rules.max_undos:
             self.broken(f"job {job.job_id} was undone {job.undos + 1} times")
-        for evidence in record.evidence:
-            if evidence.job_id != job.job_id or evidence.epoch_s is None or evidence.late:
-                continue
-            needed_s = evidence.epochs_left * evidence.epoch_s * self.rules.observed_margin
-            deadline_s = job.spec.deadline_s
-            if deadline_s is not None and above(self.world.now_s + needed_s, deadline_s):
-                job.alone_from_now = True
 
     def on_placement(self, placement: Placement) -> None:
         """Look whether a job that must be alone by now was placed beside others."""

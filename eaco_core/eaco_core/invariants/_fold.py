@@ -357,10 +357,27 @@ def _verdict(world: World, record: Verdict) -> None:
             world.close_window(window)
         return
     job.undos += 1
+    job.alone_from_now = job.alone_from_now or _misses_its_own(world, job, record)
     if job.gpus:
         job.state, job.then = JobState.STOPPING, job.then or JobState.QUEUED
     if window is not None:
         window.undone_s = world.now_s
+
+
+def _misses_its_own(world: World, job: Job, record: Verdict) -> bool:
+    """Tell whether a newcomer is undone because its own deadline would be missed (R10)."""
+    deadline_s, left = job.spec.deadline_s, job.epochs_left()
+    if deadline_s is None or left is None:
+        return False
+    margin = world.rules.observed_margin
+    for seen in record.evidence:
+        if seen.job_id == job.job_id and seen.late:
+            return False
+        if seen.job_id == job.job_id and seen.epoch_s is not None:
+            if world.now_s + left * seen.epoch_s * margin > deadline_s:
+                return True
+    elapsed_s = world.now_s - job.epoch_began_s if job.computing else 0.0
+    return world.now_s + max(0, left - 1) * elapsed_s * margin > deadline_s
 
 
 def _requeued(world: World, record: Requeued) -> None:

@@ -78,7 +78,7 @@ class Window:
 
 @define(eq=False)
 class EpochRun:
-    """Clean epochs in a row under the same computing residents: how many, how long."""
+    """Clean epochs, each under the same computing residents from end to end."""
 
     count: int = 0
     sum_s: float = 0.0
@@ -119,7 +119,8 @@ class Job:
     """One job that is alive.
 
     `then` is where it goes when its last GPU is released. `lost`: since its last start
-    something happened that may have cost it epochs. `changed_s` are the last two
+    something happened that may have cost it epochs. `trial` are its epochs since the
+    open window began or began again, `best` all since the window began. `changed_s` are the last two
     different times at which the computing residents of its GPUs changed.
     """
 
@@ -141,8 +142,8 @@ class Job:
     epochs_done: int = 0
     epoch_began_s: float = 0.0
     changed_s: tuple[float, float] = (0.0, 0.0)
-    run: EpochRun = field(factory=EpochRun)
     trial: EpochRun = field(factory=EpochRun)
+    best: EpochRun = field(factory=EpochRun)
 
     queued_since_s: float = 0.0
     waited_s: float = 0.0
@@ -321,14 +322,15 @@ class World:
                 newest_s = resident.changed_s[1]
                 if newest_s != self.now_s:
                     resident.changed_s = (newest_s, self.now_s)
-                    resident.run = EpochRun()
+        for window in job.windows:
+            for member in window.affected.values():
+                member.trial = EpochRun()
         if computing:
             job.epoch_began_s = self.now_s
             job.changed_s = (self.now_s, self.now_s)
-            job.run = EpochRun()
             window = self.window_of(job)
             for member in window.affected.values() if window is not None else ():
-                member.trial = EpochRun()
+                member.best = EpochRun()
 
     def count_epoch(self, job: Job, epoch: int, *, clean: bool) -> None:
         """Count a completed epoch, and keep its time if it is evidence (R9)."""
@@ -337,12 +339,11 @@ class World:
             return
         began_s, job.epoch_began_s = job.epoch_began_s, self.now_s
         epoch_s = self.now_s - began_s
-        if not clean:
-            job.run = EpochRun()
+        if not clean or epoch_s <= 0:
             return
-        older, newer = job.changed_s
-        if epoch_s > 0 and began_s >= newer:
-            job.run.add(epoch_s)
-        # A change in the very moment of its end leaves the epoch itself whole.
-        if epoch_s > 0 and began_s >= (older if newer == self.now_s else newer):
+        older_s, newest_s = job.changed_s
+        if began_s >= newest_s:
             job.trial.add(epoch_s)
+        # A change in the very moment of its end leaves the epoch itself whole.
+        if began_s >= (older_s if newest_s == self.now_s else newest_s):
+            job.best.add(epoch_s)

@@ -94,10 +94,11 @@ class Fairness(Checker):
         self._starved: list[tuple[QueueKey, Job]] = []
         self._head: Job | None = None
         self._last_key: QueueKey | None = None
+        self._granted: QueueKey | None = None
 
     def before_event(self, step: Step, stale: str | None) -> None:  # noqa: ARG002 - one signature for all
         """Note who has waited too long, before anything is decided."""
-        self._last_key = None
+        self._last_key = self._granted = None
         self._head = self._first_starved() if isinstance(step.event, Tick) else None
 
     def _note(self, job: Job) -> None:
@@ -129,6 +130,7 @@ class Fairness(Checker):
         if job is None or job.job_id not in self.world.queue:
             self.broken(f"GPUs were reserved for job {record.job_id}, which is not in the queue")
             return
+        self._granted = job.key
         if job.alone_from_now:
             return
         waited_s = job.waited_by(self.world.now_s)
@@ -182,6 +184,8 @@ class Fairness(Checker):
         holder = next((self.world.queue[i] for i in self._reserved), None)
         if holder is not None and (holder.alone_from_now or holder.key < head.key):
             return
+        if self._granted is not None and self._granted < head.key:
+            return  # an earlier one held it, and was placed in this very step
         if has_room(self.world, head, idle_only=False):
             waited_s = head.waited_by(self.world.now_s)
             self.broken(

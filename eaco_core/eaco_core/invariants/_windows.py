@@ -58,7 +58,7 @@ class KeepEvidence(Checker):
 
     def _not_seen(self, window: Window, member: Job, epoch_s: float) -> str | None:
         by_best = window.restarts >= self.rules.window_max_restarts
-        run = member.trial if by_best else member.run
+        run = member.best if by_best else member.trial
         name = f"job {member.job_id}"
         if run.count == 0:
             return f"no clean epoch of {name} began and ended in the window"

@@ -116,7 +116,11 @@ class Search:
         by_objective = self._view.rules.order == "objective"
         best: tuple[float, Place] | None = None
         sets = find_candidates(
-            self._job, self._view, since_seq=self._since_seq, refusals=self.refusals
+            self._job,
+            self._view,
+            since_seq=self._since_seq,
+            refusals=self.refusals,
+            part_refusal=self._part_refusal,
         )
         for candidate in sets:
             self.any_candidate = True
@@ -150,6 +154,14 @@ class Search:
             self.refusals.add("R7", "sharing would not save energy", timely=True)
             return None
         return Place(job, gpus, tuple(effects), gain, refusals=self.as_records())
+
+    def _part_refusal(self, gpus: tuple[GpuRecord, ...]) -> tuple[str, str, bool] | None:
+        """Give why no set with these GPUs can be admitted: a larger set only slows more."""
+        effects = predict_jct(self._job, gpus, self._view)
+        unknown = any(effect.estimate.source is BoundSource.NONE for effect in effects)
+        if unknown and self._view.rules.explore:
+            return None
+        return refusal(effects, self._view)
 
     def _explore(self, gpus: tuple[GpuRecord, ...], effects: list[Effect]) -> Place | None:
         view = self._view
@@ -186,9 +198,9 @@ class Search:
         ratios = [effect.estimate.upper_ratio for effect in place.effects]
         slowdown = sum(ratios) / len(ratios)
         gain = place.payoff
-        if gain is None or gain.extra_j is None or not gain.solo_j:
+        if gain is None or gain.extra_j is None or not gain.alternative_j:
             return slowdown
-        return alpha * gain.extra_j / gain.solo_j + (1 - alpha) * slowdown
+        return alpha * gain.extra_j / gain.alternative_j + (1 - alpha) * slowdown
 
     def reason(self) -> str:
         """Give why the job waits, in one sentence."""
