@@ -216,13 +216,18 @@ def decode_line(text: str, where: str | None = None) -> Line:
         raise InputError(f"this line of the history is not JSON ({error}).", where=where) from None
 
 
-def read_lines(lines: Iterable[str], name: str = "history") -> Iterator[Line]:
+def read_lines(
+    lines: Iterable[str], name: str = "history", *, containing: str | None = None
+) -> Iterator[Line]:
     """Read a history from its lines, one at a time; blank ones are passed over.
 
-    The first must be the header, and there may be only one. Raises InputError.
+    The first must be the header, and there may be only one. `containing`: pass over
+    lines other than the header that do not hold this text. Raises InputError.
     """
     headed = False
     for number, text in enumerate(lines, start=1):
+        if headed and containing is not None and containing not in text:
+            continue
         if not text.strip():
             continue
         where = f"{name}, line {number}"
@@ -244,11 +249,14 @@ def read_lines(lines: Iterable[str], name: str = "history") -> Iterator[Line]:
         raise InputError("this history is empty; its first line must be the header.", where=name)
 
 
-def read_history(path: str | Path) -> Iterator[Line]:
-    """Read a history file line by line, in constant memory. Raises InputError."""
+def read_history(path: str | Path, *, containing: str | None = None) -> Iterator[Line]:
+    """Read a history file line by line, in constant memory. Raises InputError.
+
+    `containing` is that of `read_lines`.
+    """
     try:
         with open(path, encoding="utf-8", newline="\n") as file:  # noqa: PTH123 - str or Path
-            yield from read_lines(file, str(path))
+            yield from read_lines(file, str(path), containing=containing)
     except FileNotFoundError:
         raise InputError("there is no such file.", where=str(path)) from None
     except IsADirectoryError:

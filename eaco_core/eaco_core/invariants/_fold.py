@@ -373,9 +373,9 @@ def _misses_its_own(world: World, job: Job, record: Verdict) -> bool:
     for seen in record.evidence:
         if seen.job_id == job.job_id and seen.late:
             return False
-        if seen.job_id == job.job_id and seen.epoch_s is not None:
-            if world.now_s + left * seen.epoch_s * margin > deadline_s:
-                return True
+        epoch_s = seen.epoch_s if seen.job_id == job.job_id else None
+        if epoch_s is not None and world.now_s + left * epoch_s * margin > deadline_s:
+            return True
     elapsed_s = world.now_s - job.epoch_began_s if job.computing else 0.0
     return world.now_s + max(0, left - 1) * elapsed_s * margin > deadline_s
 

@@ -190,6 +190,8 @@ class HistoryChecker:
             counts={i: self._counts[i] for i in TITLES if i in self._counts},
             steps=self._steps,
             jobs=self.world.submitted,
+            policy=self.header.policy,
+            origin=self.header.origin,
         )
 
     def _missing(self, checker: Checker) -> str | None:
@@ -200,15 +202,12 @@ class HistoryChecker:
 
 
 def check_history(
-    source: str | Path | Iterable[Line],
-    bound: frozenset[str] | None = None,
-    *,
-    on_line: Callable[[Line], None] | None = None,
+    source: str | Path | Iterable[Line], bound: frozenset[str] | None = None
 ) -> Report:
     """Check a history file, or its lines, against the invariants that bind its policy.
 
-    One pass; memory is bounded by the jobs that are alive. `on_line` is called with
-    every line, for a progress bar. Raises InputError where the file is not a history.
+    One pass; memory is bounded by the jobs that are alive. Raises InputError where the
+    file is not a history.
     """
     lines = read_history(source) if isinstance(source, (str, os.PathLike)) else source
     checker: HistoryChecker | None = None
@@ -217,8 +216,6 @@ def check_history(
             header = line if isinstance(line, Header) else Header()
             checker = HistoryChecker(header, bound)
         checker.take(line)
-        if on_line is not None:
-            on_line(line)
     return (checker or HistoryChecker(Header(), bound)).report()
 
 

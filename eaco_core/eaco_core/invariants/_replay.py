@@ -119,9 +119,9 @@ class Job:
     """One job that is alive.
 
     `then` is where it goes when its last GPU is released. `lost`: since its last start
-    something happened that may have cost it epochs. `trial` are its epochs since the
-    open window began or began again, `best` all since the window began. `changed_s` are the last two
-    different times at which the computing residents of its GPUs changed.
+    something happened that may have cost it epochs. `trial` are its clean epochs since the
+    open window began or began again, `best` all since it first began. `changed_s` are the
+    last two different times at which the computing residents of its GPUs changed.
     """
 
     spec: JobSpec
@@ -328,8 +328,8 @@ class World:
         if computing:
             job.epoch_began_s = self.now_s
             job.changed_s = (self.now_s, self.now_s)
-            window = self.window_of(job)
-            for member in window.affected.values() if window is not None else ():
+            own = self.window_of(job)
+            for member in own.affected.values() if own is not None else ():
                 member.best = EpochRun()
 
     def count_epoch(self, job: Job, epoch: int, *, clean: bool) -> None:

@@ -82,6 +82,8 @@ class Report:
     counts: Mapping[str, int] = field(factory=dict[str, int])
     steps: int = 0
     jobs: int = 0
+    policy: str = ""
+    origin: str = ""
 
     @property
     def ok(self) -> bool:

@@ -1,0 +1,43 @@
+"""`eaco explain`: why a job was placed where it was, or why it waited."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from eaco_adapters.cli._output import print_json
+from eaco_core.explain import explain_job, span
+
+SCHEMA = "eaco.explain/1"
+
+
+@click.command(
+    "explain",
+    epilog="Example: eaco explain run.jsonl job-001",
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("job")
+@click.option("--json", "as_json", is_flag=True, help="Print the story as JSON.")
+def command(file: Path, job: str, *, as_json: bool) -> None:
+    """Tell the story of JOB from a history FILE (eaco.history/1), step by step.
+
+    Where it was placed and beside whom, by which bounds, what was refused, what the
+    trial showed, and whether its deadline was met.
+    """
+    story = explain_job(file, job)
+    if as_json:
+        sentences = [{"t_s": s.t_s, "seq": s.seq, "text": s.text} for s in story]
+        print_json({"schema": SCHEMA, "file": str(file), "job_id": job, "story": sentences})
+        return
+    click.echo(f"job {job}")
+    told_s: float | None = None
+    for sentence in story:
+        when = f"{sentence.t_s:.1f} s"
+        since = (
+            "" if told_s is None or sentence.t_s == told_s else f"+{span(sentence.t_s - told_s)}"
+        )
+        if sentence.t_s == told_s:
+            when = ""
+        click.echo(f"{when:>14}  {since:>12}  {sentence.text}")
+        told_s = sentence.t_s
