@@ -251,15 +251,15 @@ def test_cutting_an_interval_changes_nothing(shares: NodeShares, cuts: list[floa
     assert cut.parts().jobs_j == pytest.approx(whole.parts().jobs_j, rel=1e-9, abs=1e-9)
 
 
-def test_a_million_small_intervals_lose_nothing() -> None:
+def test_small_intervals_after_a_huge_one_are_not_lost() -> None:
     ledger = EnergyLedger()
-    use = NodeUse(180.3, 41.7, (GpuUse(34.8, 77.7, ("a",)),))
-    ledger.set_shares("n", split_node_power(use))
-    end_s = 0.0
-    for k in range(1, 300_001):
-        end_s = k * 0.1
-        ledger.advance("n", end_s)
-    assert ledger.job_j("a") == pytest.approx((180.3 + 41.7 + 34.8 + 77.7) * end_s, rel=1e-12)
+    ledger.set_shares("n", split_node_power(NodeUse(0.0, 0.0, (GpuUse(1e4, 0.0, ("a",)),))))
+    ledger.advance("n", 1e12)
+    ledger.set_shares("n", split_node_power(NodeUse(0.0, 0.0, (GpuUse(1.0, 0.0, ("a",)),))))
+    # 1e16 + 1 is 1e16 for a plain sum.
+    for k in range(1, 1001):
+        ledger.advance("n", 1e12 + k)
+    assert ledger.job_j("a") == ledger.node_j("n") == 1e16 + 1000
 
 
 def test_parts_and_power_by_hand() -> None:

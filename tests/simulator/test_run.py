@@ -14,8 +14,14 @@ import pytest
 from attrs import evolve
 
 from eaco_adapters.simulator import GroundTruth, SimResult, SimSettings, simulate
-from eaco_adapters.traces import WorkloadSettings, generate_trace
+from eaco_adapters.traces import (
+    WorkloadSettings,
+    apply_deadlines,
+    generate_trace,
+    parse_deadlines,
+)
 from eaco_core.cluster import GpuSpec, NodeSpec
+from eaco_core.decisions import Placed, Verdict
 from eaco_core.effects import StartJob, WakeNode
 from eaco_core.errors import InputError, InternalError
 from eaco_core.events import EpochCompleted, Event, JobFailed, JobSubmitted, NodeJoined, Tick
@@ -224,6 +230,14 @@ def test_input_that_cannot_be_is_refused(
 # ------------------------------------------------- machines that contradict the world
 
 
+class NothingFits:
+    """Whatever any predictor believes: no two jobs fit on one GPU."""
+
+    def ratio(self, workload: str, co_workloads: tuple[str, ...], /) -> float | None:
+        assert workload
+        return None if co_workloads else 1.0
+
+
 class _View:
     state = JobState.QUEUED
 
@@ -269,6 +283,45 @@ def test_a_scheduler_that_wants_ticks_for_ever_is_stopped() -> None:
     assert kinds[:9] == [NodeJoined] + [JobSubmitted] * 7 + [Tick]
 
 
+class _Sharer(_Idler):
+    """Starts every job on the first GPU, and gives up those that fail."""
+
+    def __init__(self) -> None:
+        super().__init__(greedy=False)
+        self.failed: set[str] = set()
+
+    def step(self, event: Event, /) -> Sequence[Effect]:
+        super().step(event)
+        if isinstance(event, JobFailed):
+            self.failed.add(event.job_id)
+        if isinstance(event, JobSubmitted):
+            return (StartJob(event.job.job_id, 1, 1, (("n000", ("n000-0",)),), 0),)
+        return ()
+
+    def job(self, job_id: str, /) -> _View:
+        view = _View()
+        if job_id in self.failed:
+            view.state = JobState.FAILED
+        return view
+
+
+def test_a_job_that_the_scheduler_gives_up_has_failed() -> None:
+    jobs = [job("a", gpus=1), evolve(job("b", gpus=1, submit_s=20.0), deadline_s=1e6)]
+    result = simulate(
+        jobs=jobs,
+        nodes=cluster(1, can_sleep=False),
+        machine=_Sharer(),
+        truth=NothingFits(),
+        power=DefaultNodePower(),
+    )
+    assert [outcome.failure for outcome in result.jobs] == [None, FailureReason.OUT_OF_MEMORY]
+    assert [outcome.end_s for outcome in result.jobs] == [210.0, 30.0]
+    facts = result.to_json()
+    assert (facts["submitted"], facts["finished"], facts["failed"]) == (2, 1, 1)
+    assert facts["avg_jct_s"] == 210.0
+    assert facts["deadline_misses"] == 1
+
+
 # ----------------------------------------------------- whole runs under every policy
 
 POLICIES = ["fifo", "fifo-skip", "eaco-paper", "eaco"]
@@ -304,14 +357,6 @@ def test_every_job_ends_and_every_joule_is_booked_in_a_world_with_faults(
         assert outcome.wait_s >= settings.start_s - 1e-6
 
 
-class NothingFits:
-    """Whatever any predictor believes: no two jobs fit on one GPU."""
-
-    def ratio(self, workload: str, co_workloads: tuple[str, ...], /) -> float | None:
-        assert workload
-        return None if co_workloads else 1.0
-
-
 @pytest.mark.parametrize("policy", ["eaco-paper", "eaco"])
 def test_jobs_that_run_out_of_memory_together_go_on_alone(policy: str) -> None:
     profile = SoloProfile("v100", 100.0, 0.3, 0.1, peak_mem_bytes=GIB)
@@ -334,6 +379,28 @@ def test_jobs_that_run_out_of_memory_together_go_on_alone(policy: str) -> None:
     )
     assert {event.reason for event in failures} == {FailureReason.OUT_OF_MEMORY}
     assert all(outcome.failure is None for outcome in result.jobs)
+
+
+def test_verdicts_and_placements_are_counted_as_recorded() -> None:
+    table = paper_profiles("v100")
+    trace = generate_trace(table, WorkloadSettings(jobs=80, nodes=6), seed=2)
+    rule = parse_deadlines("1h:1.3,2,10")
+    jobs = apply_deadlines(trace, rule, seed=2, gpu_type="v100", override=True).jobs
+    seen: list[Record] = []
+    result = simulate(
+        jobs=jobs,
+        nodes=cluster(6),
+        machine=SchedulerMachine(policy_named("eaco"), power=DefaultNodePower()),
+        truth=GroundTruth(table, 1.4),
+        power=DefaultNodePower(),
+        on_step=lambda _event, _effects, records, _seq: seen.extend(records),
+    )
+    verdicts = [record.keep for record in seen if isinstance(record, Verdict)]
+    placed = [record.shared for record in seen if isinstance(record, Placed)]
+    assert (result.observations_kept, result.undos) == (sum(verdicts), verdicts.count(False))
+    assert (result.placements, result.shared_placements) == (len(placed), sum(placed))
+    assert 0 < result.undos < len(verdicts)
+    assert 0 < result.shared_placements < len(placed)
 
 
 def test_a_placement_on_a_sleeping_node_wakes_it_before_the_start() -> None:

@@ -257,6 +257,34 @@ def test_the_worst_gpu_sets_the_speed_of_a_gang() -> None:
     assert times(rig.end(), "a")[0] == 310.0
 
 
+def test_the_last_gpu_of_a_gang_is_not_always_its_worst() -> None:
+    rig = Rig([job("a", gpus=2), job("b", gpus=2), job("c")])
+    rig.at(0.0, start("a", "n0g0", "n0g1"), start("b", "n0g0", "n0g1"), start("c", "n0g0"))
+    assert times(rig.end(), "a")[0] == 310.0
+
+
+@pytest.mark.parametrize("epoch_s", [0.1, 0.3, 1 / 3, 33.3, 7.7, 101.01, 1e-3])
+def test_epochs_that_end_together_end_at_the_very_same_time(epoch_s: float) -> None:
+    names = "abc"
+    rig = Rig([job(name, epochs=1, epoch_s=epoch_s) for name in names])
+    rig.at(0.0, *[start(name, "n0g0") for name in names])
+    # Each end changes the speed of those whose epoch ends now.
+    assert {e.t_s for e in rig.end() if isinstance(e, JobFinished)} == {10.0 + 3 * epoch_s}
+
+
+def test_an_older_checkpoint_may_be_used_and_the_newer_stays() -> None:
+    rig = Rig([job("a")])
+    rig.at(0.0, start("a", "n0g0"))
+    rig.at(215.0, kill("a"))
+    rig.at(300.0, start("a", "n0g0", attempt=2, resume=1))
+    rig.at(431.0, kill("a", attempt=2))
+    assert times(rig.events, "a") == [110.0, 210.0, 430.0]
+    rig.at(500.0, start("a", "n0g0", attempt=3, resume=0))
+    rig.at(620.0, kill("a", attempt=3))
+    rig.at(700.0, start("a", "n0g0", attempt=4, resume=2))
+    assert times(rig.end(), "a")[-1] == 830.0
+
+
 def test_a_stopped_job_slows_nobody_while_it_writes_its_checkpoint() -> None:
     rig = Rig([job("a", epochs=1), job("b", epochs=2, epoch_s=20.0)])
     rig.at(0.0, start("a", "n0g0"), start("b", "n0g0"))

@@ -272,7 +272,7 @@ class World:
 
     def _kill(self, effect: KillJob) -> None:
         attempt = self._attempt(effect.job_id, effect.attempt)
-        if attempt is None or attempt.state == KILLED:
+        if attempt is None:
             return
         self._halt(attempt, KILLED)
         self._at(self.now_s, _RELEASED, attempt.job_id, attempt, attempt.token)
