@@ -32,6 +32,7 @@ class Context:
     def __init__(
         self,
         policy: Policy,
+        *,
         rules: Rules,
         predictor: JctPredictor,
         power: PowerModel | None,

@@ -250,7 +250,7 @@ def util_ratio(gpu: GpuRecord) -> float | None:
 
 def solo_sum(gpu: GpuRecord) -> float | None:
     """Give the sum of the residents' solo utilisations, None if one is unknown."""
-    utils = []
+    utils: list[float] = []
     for job in gpu.residents:
         profile = job.kind.profiles.get(gpu.spec.gpu_type)
         if profile is None or profile.util_ratio is None:
@@ -262,7 +262,7 @@ def solo_sum(gpu: GpuRecord) -> float | None:
 
 def mem_busy_ratio(gpu: GpuRecord) -> float | None:
     """Give the sum of the residents' solo memory-busy means, None if one is unknown."""
-    busy = []
+    busy: list[float] = []
     for job in gpu.residents:
         profile = job.kind.profiles.get(gpu.spec.gpu_type)
         if profile is None or profile.mem_busy_ratio is None:

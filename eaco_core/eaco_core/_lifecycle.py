@@ -121,7 +121,7 @@ class Lifecycle:
             job.then, job.then_reason = _S.QUEUED, "it stopped by itself with a checkpoint"
         return None
 
-    def finished(self, job: JobRecord) -> str | None:
+    def finished(self, job: JobRecord, _: ev.JobFinished) -> str | None:
         """The job has done its work."""
         if not job.computing:
             return f"the job is {job.state.value} and does not compute"
@@ -155,7 +155,7 @@ class Lifecycle:
         self._roll_back(job, node_lost=False)
         return None
 
-    def unknown(self, job: JobRecord) -> str | None:
+    def unknown(self, job: JobRecord, _: ev.JobUnknown) -> str | None:
         """Nobody knows whether the job runs: wait a while, then take it as lost (R14)."""
         if not job.computing or job.unknown:
             return f"the job is {job.state.value}{', unknown' if job.unknown else ''}"
@@ -294,9 +294,7 @@ class Lifecycle:
         self._drop_reservation(job)
         if then is _S.QUEUED:
             c.queue.add(job, c.now_s)
-            c.records.append(
-                Requeued(c.now_s, job.spec.job_id, job.epochs_done, job.then_reason)
-            )
+            c.records.append(Requeued(c.now_s, job.spec.job_id, job.epochs_done, job.then_reason))
 
     def _drop_reservation(self, job: JobRecord) -> None:
         held = self._c.view.reservation

@@ -54,7 +54,7 @@ class Nodes:
         self._c.pass_due = True
         return None
 
-    def awake(self, node: NodeRecord) -> str | None:
+    def awake(self, node: NodeRecord, _: ev.NodeAwake) -> str | None:
         """A node has woken up: start what waits for it."""
         if node.state in {NodeState.AWAKE, NodeState.OUT}:
             return f"the node is {node.state.value}"
@@ -68,7 +68,7 @@ class Nodes:
         self._c.pass_due = True
         return None
 
-    def asleep(self, node: NodeRecord) -> str | None:
+    def asleep(self, node: NodeRecord, _: ev.NodeAsleep) -> str | None:
         """A node has fallen asleep."""
         if node.state is NodeState.ASLEEP:
             return "the node is asleep already"
@@ -79,14 +79,18 @@ class Nodes:
         self._c.pass_due = True
         return None
 
-    def drained(self, node: NodeRecord, *, drained: bool) -> str | None:
+    def drained(self, node: NodeRecord, event: ev.NodeDrained) -> str | None:
         """Close a node to new jobs, or open it."""
-        if node.drained == drained:
+        if node.drained == event.drained:
             return "the node is so already"
-        node.drained = drained
+        node.drained = event.drained
         self._c.ledger.refresh_node(node)
         self._c.pass_due = True
         return None
+
+    def lost(self, node: NodeRecord, event: ev.NodeLost) -> str | None:
+        """A node is gone."""
+        return self.out(node, f"node {event.node_id} is lost")
 
     def out(self, node: NodeRecord, reason: str) -> str | None:
         """A node is gone, or could not be woken: in one step nobody holds anything on it."""

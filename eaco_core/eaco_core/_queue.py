@@ -22,19 +22,21 @@ if TYPE_CHECKING:
 
 
 class JobClass:
-    """Queued jobs that fit the same places. `looked_seq`: up to which ledger count
-    every member but the fresh ones was refused everywhere.
+    """Queued jobs that fit the same places.
+
+    `looked_seq`: up to which ledger count every member but the fresh ones was refused
+    everywhere. `timely`: time alone may change a refusal of the last look (deadlines,
+    energy).
     """
 
     __slots__ = ("exclusive", "fresh", "kind", "looked_seq", "members", "timely")
 
-    def __init__(self, kind: JobKind, exclusive: bool) -> None:
+    def __init__(self, kind: JobKind, *, exclusive: bool) -> None:
         self.kind = kind
         self.exclusive = exclusive
         self.members: list[tuple[QueueKey, JobRecord]] = []
         self.fresh: list[tuple[QueueKey, JobRecord]] = []
         self.looked_seq = 0
-        # Whether time alone may change a refusal of the last look (deadlines, energy).
         self.timely = False
 
 
@@ -97,7 +99,7 @@ class JobQueue:
         )
         cls = self._classes.get(key)
         if cls is None:
-            cls = self._classes[key] = JobClass(job.kind, exclusive)
+            cls = self._classes[key] = JobClass(job.kind, exclusive=exclusive)
         return cls
 
     def add(self, job: JobRecord, now_s: float) -> None:

@@ -32,7 +32,15 @@ class JobKind:
     and limits, so whatever is true of one beside given residents is true of the other.
     """
 
-    __slots__ = ("group", "max_slowdown_ratio", "number", "profiles", "share_with", "user", "workload")
+    __slots__ = (
+        "group",
+        "max_slowdown_ratio",
+        "number",
+        "profiles",
+        "share_with",
+        "user",
+        "workload",
+    )
 
     def __init__(self, number: int, job: JobSpec) -> None:
         self.number = number

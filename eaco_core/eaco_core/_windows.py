@@ -37,8 +37,8 @@ class Window:
     opened: bool = False
     closed: bool = False
     restarts: int = 0
-    epoch_s: dict[str, float] = field(factory=dict)
-    best_epoch_s: dict[str, float] = field(factory=dict)
+    epoch_s: dict[str, float] = field(factory=dict[str, float])
+    best_epoch_s: dict[str, float] = field(factory=dict[str, float])
 
 
 @frozen
@@ -50,9 +50,7 @@ class Judgement:
     job_id: str | None = None
 
 
-def verify(
-    now_s: float, evidence: Sequence[EvidenceRecord], rules: Rules
-) -> Judgement:
+def verify(now_s: float, evidence: Sequence[EvidenceRecord], rules: Rules) -> Judgement:
     """Judge a shared placement by what was observed (rule R10).
 
     Keeping needs, for every affected job with a deadline that is not late,
@@ -64,13 +62,16 @@ def verify(
             continue
         end_s = now_s + seen.epochs_left * seen.epoch_s * rules.observed_margin
         if end_s > seen.deadline_s:
-            return Judgement(False, f"job {seen.job_id} would miss its deadline", seen.job_id)
+            return Judgement(
+                keep=False, reason=f"job {seen.job_id} would miss its deadline", job_id=seen.job_id
+            )
     if any(seen.epoch_s is None for seen in evidence):
-        return Judgement(None, "not every affected job has completed a clean epoch")
+        return Judgement(keep=None, reason="not every affected job has completed a clean epoch")
     total = throughput_sum(evidence)
     if total is not None and total < rules.keep_throughput_sum:
-        return Judgement(False, f"together they do {total:.3g} jobs' work, less than one alone")
-    return Judgement(True, "every deadline holds")
+        reason = f"together they do {total:.3g} jobs' work, less than one alone"
+        return Judgement(keep=False, reason=reason)
+    return Judgement(keep=True, reason="every deadline holds")
 
 
 def throughput_sum(evidence: Sequence[EvidenceRecord]) -> float | None:
@@ -183,7 +184,7 @@ class Windows:
         return found.job_id == window.newcomer.spec.job_id
 
     def _evidence(self, window: Window, epoch_s: dict[str, float]) -> tuple[EvidenceRecord, ...]:
-        found = []
+        found: list[EvidenceRecord] = []
         for job in window.affected:
             gpu_type = job.gpus[0].spec.gpu_type
             solo_s = job.solo_epoch_s(gpu_type)
@@ -192,9 +193,7 @@ class Windows:
             left = job.epochs_left
             late = job.late(self._c.now_s, gpu_type)
             found.append(
-                EvidenceRecord(
-                    job.spec.job_id, seen_s, ratio, left or 0, job.spec.deadline_s, late
-                )
+                EvidenceRecord(job.spec.job_id, seen_s, ratio, left or 0, job.spec.deadline_s, late)
             )
         return tuple(found)
 

@@ -1,4 +1,4 @@
-"""PredictJCT and admission: may this set be shared, and does it pay? (R5-R8)
+"""PredictJCT and admission: may this set be shared? (R5, R6, R8).
 
 One level of effects: the newcomer and the residents of its GPUs are affected; a
 slowed gang never loads its other GPUs more, so nobody else is.
@@ -84,7 +84,7 @@ def predict_jct(job: JobRecord, gpus: tuple[GpuRecord, ...], view: View) -> list
 def _resident_effect(
     resident: JobRecord, newcomer: JobRecord, gpu_type: str, chosen: set[str], view: View
 ) -> Effect:
-    pairs = []
+    pairs: list[tuple[GpuRecord, list[JobKind]]] = []
     for gpu in resident.gpus:
         co = [other.kind for other in gpu.residents if other is not resident]
         if gpu.spec.gpu_id in chosen:
@@ -164,7 +164,7 @@ def highest_bound(effects: list[Effect]) -> float:
 
 def gate_readings(job: JobRecord, gpus: tuple[GpuRecord, ...], view: View) -> list[GateReading]:
     """Give what the gates of R2 saw, for the record."""
-    readings = []
+    readings: list[GateReading] = []
     for gpu in gpus:
         util, busy = util_ratio(gpu), mem_busy_ratio(gpu)
         needed = mem_needed_bytes(gpu, job, view)

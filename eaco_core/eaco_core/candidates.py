@@ -1,4 +1,4 @@
-"""FindCandidates: which GPU sets may a job share? (Algorithm 2 of arXiv 2412.08294; R2-R4)
+"""FindCandidates: which GPU sets may a job share? (R2-R4; arXiv 2412.08294, Algorithm 2).
 
 "All subsets" is replaced by an index. Sets come lazily, highest mean utilisation
 first, sets with an unknown utilisation last, ties by node id and then GPU id; and
@@ -40,7 +40,7 @@ class Candidate:
 class Refusals:
     """Counts why sets were refused, by rule and reason, for `eaco explain`."""
 
-    counts: dict[tuple[str, str], int] = field(factory=dict)
+    counts: dict[tuple[str, str], int] = field(factory=dict[tuple[str, str], int])
     timely: bool = False
 
     def add(self, rule: str, reason: str, *, timely: bool = False) -> None:
@@ -140,14 +140,14 @@ def find_candidates(
     gate = Gate(job, view) if gate is None else gate
     noted = Refusals() if refusals is None else refusals
     parts = _Parts(gate, noted, part_refusal)
-    streams = []
+    streams: list[Iterator[Ranked]] = []
     for gpu_type in view.gpu_types(job):
         if job.solo_epoch_s(gpu_type) is None:
             noted.add("R5", f"its epoch time alone on {gpu_type} is not known")
             continue
         size = view.ledger.pool_sizes[gpu_type]
         if job.spec.gpus == 1:
-            streams.append(_single(job, view, gpu_type, gate, since_seq, noted))
+            streams.append(_single(job, view, gpu_type, parts, since_seq))
         elif job.spec.gpus <= size:
             streams.append(_on_one_node(job, view, gpu_type, parts, since_seq))
         else:
@@ -161,13 +161,16 @@ def find_candidates(
 
 PartRefusal: TypeAlias = "Callable[[tuple[GpuRecord, ...]], tuple[str, str, bool] | None]"
 _Alike = tuple[float | None, tuple[str, ...]]
-Ranked = tuple[tuple[SetOrder, tuple["GpuKey", ...]], Candidate]
+_Rank = tuple[SetOrder, tuple["GpuKey", ...]]
+Ranked = tuple[_Rank, Candidate]
+# Which whole nodes, and which remainder, by their places in the lists of parts.
+_Choice = tuple[tuple[int, ...], int]
 
 
 def _single(
-    job: JobRecord, view: View, gpu_type: str, gate: Gate, since_seq: int, noted: Refusals
+    job: JobRecord, view: View, gpu_type: str, parts: _Parts, since_seq: int
 ) -> Iterator[Ranked]:
-    ledger = view.ledger
+    ledger, gate, noted = view.ledger, parts.gate, parts.noted
     threshold = (0, -view.rules.util_threshold_ratio)
     for order, buckets in ledger.host_groups(gpu_type, threshold):
         passing: list[list[GpuKey]] = []
@@ -194,8 +197,8 @@ class _Parts:
     """Which GPUs, and which whole nodes, may be part of a shared set of a gang."""
 
     def __init__(self, gate: Gate, noted: Refusals, refusal: PartRefusal | None) -> None:
-        self._gate = gate
-        self._noted = noted
+        self.gate = gate
+        self.noted = noted
         self._refusal = refusal
 
     def gpus(self, pool: PoolRecord) -> tuple[list[GpuRecord], bool]:
@@ -206,11 +209,11 @@ class _Parts:
         for gpu in pool.gpus:
             if gpu.host_key is not None:
                 alike = tuple(id(resident) for resident in gpu.residents)
-                if self._gate.refusal(gpu) is None and alike not in passed:
+                if self.gate.refusal(gpu) is None and alike not in passed:
                     passed[alike] = self.suits((gpu,))
-                refusal = self._gate.refusal(gpu)
+                refusal = self.gate.refusal(gpu)
                 if refusal is not None:
-                    self._noted.add(*refusal)
+                    self.noted.add(*refusal)
                 elif passed[alike]:
                     chosen.append(gpu)
                     any_host = True
@@ -224,7 +227,7 @@ class _Parts:
             return True
         refused = self._refusal(gpus)
         if refused is not None:
-            self._noted.add(refused[0], refused[1], timely=refused[2])
+            self.noted.add(refused[0], refused[1], timely=refused[2])
         return refused is None
 
 
@@ -242,7 +245,7 @@ def _util(gpu: GpuRecord) -> float | None:
     return gpu.util_reading or 0.0
 
 
-def _rank(gpus: tuple[GpuRecord, ...]) -> tuple[SetOrder, tuple[GpuKey, ...]]:
+def _rank(gpus: tuple[GpuRecord, ...]) -> _Rank:
     utils = [_util(gpu) for gpu in gpus]
     known = [util for util in utils if util is not None]
     order = (0, -sum(known) / len(known)) if len(known) == len(utils) else (1, 0.0)
@@ -254,7 +257,7 @@ def _on_one_node(
 ) -> Iterator[Ranked]:
     """Best first over nodes: a node is opened only when no better set can come before it."""
     wanted = job.spec.gpus
-    heap: list[tuple[tuple[SetOrder, tuple[GpuKey, ...]], int, object]] = []
+    heap: list[tuple[_Rank, int, Candidate | list[GpuRecord]]] = []
     for number, pool in enumerate(_pools(view, gpu_type)):
         if pool.host_count == 0 or pool.host_count + pool.free_count < wanted:
             continue
@@ -263,7 +266,7 @@ def _on_one_node(
         gpus, any_host = parts.gpus(pool)
         if any_host and len(gpus) >= wanted:
             utils = [_util(gpu) for gpu in gpus]
-            best = sorted((-u for u in utils if u is not None))[:wanted]
+            best = sorted(-u for u in utils if u is not None)[:wanted]
             order = (0, sum(best) / wanted) if len(best) == wanted else (1, 0.0)
             # An empty key tuple sorts before every set of the same utilisation.
             heap.append(((order, ()), number, gpus))
@@ -273,7 +276,6 @@ def _on_one_node(
         if isinstance(item, Candidate):
             yield rank, item
             continue
-        assert isinstance(item, list)
         for gpus_of_set in _distinct_sets(item, wanted):
             if not any(gpu.residents for gpu in gpus_of_set):
                 continue
@@ -332,7 +334,7 @@ def _on_many_nodes(
         if len(gpus) == size and parts.suits(tuple(gpus)):
             wholes.append(tuple(gpus))
         if rest and len(gpus) >= rest:
-            rests += [gpus_of_set for gpus_of_set in _distinct_sets(gpus, rest)]
+            rests += _distinct_sets(gpus, rest)
     wholes, rests = _few_idle(wholes, whole + 1), _few_idle(rests, whole + 1)
     if not changed or len(wholes) < whole:
         return
@@ -352,7 +354,7 @@ def _few_idle(parts: list[tuple[GpuRecord, ...]], limit: int) -> list[tuple[GpuR
     return hosts + idle[:limit]
 
 
-def _rank_or_empty(gpus: tuple[GpuRecord, ...]) -> tuple[SetOrder, tuple[GpuKey, ...]]:
+def _rank_or_empty(gpus: tuple[GpuRecord, ...]) -> _Rank:
     return _rank(gpus) if gpus else ((0, 0.0), ())
 
 
@@ -362,13 +364,13 @@ def _best_first(
     if not rests:
         return
 
-    def gpus_of(choice: tuple[tuple[int, ...], int]) -> tuple[GpuRecord, ...]:
+    def gpus_of(choice: _Choice) -> tuple[GpuRecord, ...]:
         gpus = [gpu for index in choice[0] for gpu in wholes[index]]
         return (*gpus, *rests[choice[1]])
 
-    first = (tuple(range(whole)), 0)
-    heap = [(_rank(gpus_of(first)), first)]
-    seen = {first}
+    first: _Choice = (tuple(range(whole)), 0)
+    heap: list[tuple[_Rank, _Choice]] = [(_rank(gpus_of(first)), first)]
+    seen: set[_Choice] = {first}
     while heap:
         rank, choice = heapq.heappop(heap)
         gpus = gpus_of(choice)

@@ -196,13 +196,5 @@ class Ignored:
 
 
 Record: TypeAlias = (
-    Placed
-    | Waits
-    | Verdict
-    | WindowRestarted
-    | Evicted
-    | AtRisk
-    | Reserved
-    | Requeued
-    | Ignored
+    Placed | Waits | Verdict | WindowRestarted | Evicted | AtRisk | Reserved | Requeued | Ignored
 )

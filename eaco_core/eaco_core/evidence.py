@@ -146,7 +146,7 @@ class Evidence:
         return Estimate(point, upper, source, best.calibration_id)
 
     def _predict(self, gpu_type: str, affected: JobKind, co: Sequence[JobKind]) -> Estimate:
-        residents = []
+        residents: list[Resident] = []
         for kind in (affected, *co):
             profile = kind.profiles.get(gpu_type)
             if profile is None:
@@ -193,7 +193,8 @@ class OverflowLaw:
                 return NOTHING
             total += resident.profile.util_ratio
         point = max(1.0, total)
-        return Estimate(point, self.margin * point, BoundSource.LAW, f"overflow-law-{self.margin:g}")
+        upper = self.margin * point
+        return Estimate(point, upper, BoundSource.LAW, f"overflow-law-{self.margin:g}")
 
 
 class NoPredictor:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from eaco_core import events as ev
 from eaco_core._actions import Actions
@@ -72,13 +72,22 @@ class SchedulerMachine:
         self.rules = self.policy.rules if rules is None else rules
         if predictor is None:
             predictor = OverflowLaw(self.rules.law_margin)
-        self._c = Context(self.policy, self.rules, predictor, power, term, history)
+        self._c = Context(
+            self.policy,
+            rules=self.rules,
+            predictor=predictor,
+            power=power,
+            term=term,
+            history=history,
+        )
         self._windows = Windows(self._c)
         self._watch = Watch(self._c)
         self._jobs = Lifecycle(self._c, self._windows, self._watch)
         self._nodes = Nodes(self._c, self._jobs)
         self._actions = Actions(self._c, self._windows, self._nodes)
         self._handlers = self._make_handlers()
+        self._job_handlers = self._make_job_handlers()
+        self._node_handlers = self._make_node_handlers()
         self.seq = 0
         self.records: tuple[Record, ...] = ()
 
@@ -107,8 +116,7 @@ class SchedulerMachine:
         Raises EventRefused for an event that cannot be; the state is then as before.
         """
         c = self._c
-        handler = self._handlers.get(type(event))
-        if handler is None:
+        if getattr(event, "t_s", None) is None:
             raise EventRefused(f"{event!r} is not an event", event=event)
         if not event.t_s >= c.now_s or math.isinf(event.t_s):
             raise EventRefused(
@@ -120,7 +128,7 @@ class SchedulerMachine:
         c.effects, c.records = [], []
         c.now_s = c.view.now_s = event.t_s
         try:
-            ignored = handler(event)
+            ignored = self._handle(event)
         except EventRefused:
             c.now_s = c.view.now_s = before_s
             raise
@@ -182,30 +190,59 @@ class SchedulerMachine:
 
     # ---- events ----------------------------------------------------------------
 
-    def _make_handlers(self) -> dict[type, Callable[..., str | None]]:
-        jobs, nodes = self._jobs, self._nodes
+    def _make_handlers(self) -> dict[type, Callable[[Any], str | None]]:
         return {
             ev.JobSubmitted: self._submitted,
-            ev.JobCancelled: lambda e: jobs.cancelled(self._known(e)),
-            ev.JobStarted: lambda e: self._of_job(e, lambda job: jobs.started(job, e)),
-            ev.StartFailed: lambda e: self._of_job(e, lambda job: jobs.start_failed(job, e)),
-            ev.EpochCompleted: self._epoch_completed,
-            ev.JobStopped: lambda e: self._of_job(e, lambda job: jobs.stopped(job, e)),
-            ev.JobFinished: lambda e: self._of_job(e, jobs.finished),
-            ev.JobFailed: lambda e: self._of_job(e, lambda job: jobs.failed(job, e)),
-            ev.JobUnknown: lambda e: self._of_job(e, jobs.unknown),
+            ev.JobCancelled: self._cancelled,
             ev.GpusReleased: self._released,
-            ev.NodeJoined: nodes.joined,
-            ev.NodeSampled: lambda e: nodes.sampled(self._node(e), e),
-            ev.NodeLost: lambda e: nodes.out(self._node(e), f"node {e.node_id} is lost"),
-            ev.NodeDrained: lambda e: nodes.drained(self._node(e), drained=e.drained),
-            ev.NodeAwake: lambda e: nodes.awake(self._node(e)),
-            ev.NodeAsleep: lambda e: nodes.asleep(self._node(e)),
+            ev.NodeJoined: self._nodes.joined,
             ev.WakeFailed: self._wake_failed,
             ev.GpuLost: self._gpu_lost,
-            ev.ClockAnchored: lambda _: None,
+            ev.ClockAnchored: self._noted,
             ev.Tick: self._tick,
         }
+
+    def _make_job_handlers(self) -> dict[type, Callable[[JobRecord, Any], str | None]]:
+        jobs = self._jobs
+        return {
+            ev.JobStarted: jobs.started,
+            ev.StartFailed: jobs.start_failed,
+            ev.EpochCompleted: jobs.epoch_completed,
+            ev.JobStopped: jobs.stopped,
+            ev.JobFinished: jobs.finished,
+            ev.JobFailed: jobs.failed,
+            ev.JobUnknown: jobs.unknown,
+        }
+
+    def _make_node_handlers(self) -> dict[type, Callable[[NodeRecord, Any], str | None]]:
+        nodes = self._nodes
+        return {
+            ev.NodeSampled: nodes.sampled,
+            ev.NodeLost: nodes.lost,
+            ev.NodeDrained: nodes.drained,
+            ev.NodeAwake: nodes.awake,
+            ev.NodeAsleep: nodes.asleep,
+        }
+
+    def _handle(self, event: Any) -> str | None:  # noqa: ANN401 - told apart by its type
+        kind: type = type(event)
+        of_job = self._job_handlers.get(kind)
+        if of_job is not None:
+            return self._of_job(event, of_job)
+        handler = self._handlers.get(kind)
+        if handler is not None:
+            return handler(event)
+        of_node = self._node_handlers.get(kind)
+        if of_node is not None:
+            return of_node(self._node(event), event)
+        raise EventRefused(f"{event!r} is not an event", event=event)
+
+    @staticmethod
+    def _noted(_: ev.ClockAnchored) -> None:
+        """Nothing depends on wall time; the history has it."""
+
+    def _cancelled(self, event: ev.JobCancelled) -> str | None:
+        return self._jobs.cancelled(self._known(event))
 
     def _submitted(self, event: ev.JobSubmitted) -> str | None:
         spec = event.job
@@ -240,7 +277,7 @@ class SchedulerMachine:
         return job
 
     def _of_job(
-        self, event: ev.JobEvent, handle: Callable[[JobRecord], str | None]
+        self, event: ev.JobEvent, handle: Callable[[JobRecord, Any], str | None]
     ) -> str | None:
         job = self._known(event)
         if event.attempt > job.attempt:
@@ -252,13 +289,10 @@ class SchedulerMachine:
             )
         if event.attempt < job.attempt:
             return f"it speaks of attempt {event.attempt}, now is attempt {job.attempt}"
-        return handle(job)
-
-    def _epoch_completed(self, event: ev.EpochCompleted) -> str | None:
-        return self._of_job(event, lambda job: self._jobs.epoch_completed(job, event))
+        return handle(job, event)
 
     def _released(self, event: ev.GpusReleased) -> str | None:
-        ignored = self._of_job(event, lambda job: self._jobs.released(job, event))
+        ignored = self._of_job(event, self._jobs.released)
         if ignored is None:
             for gpu_id in event.gpus:
                 gpu = self._c.ledger.gpus.get(gpu_id)

@@ -17,7 +17,7 @@ from eaco_core.cluster import NodeState
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from eaco_core._records import GpuRecord, JobRecord, NodeRecord
+    from eaco_core._records import GpuRecord, NodeRecord
     from eaco_core.admission import Effect
     from eaco_core.ports import PowerModel
     from eaco_core.rules import Rules
@@ -77,7 +77,6 @@ class PowerTable:
 
 
 def payoff(
-    job: JobRecord,
     effects: Sequence[Effect],
     gpus: tuple[GpuRecord, ...],
     exclusive: tuple[GpuRecord, ...] | None,
@@ -100,7 +99,7 @@ def payoff(
 
 def _utils(effects: Sequence[Effect]) -> list[float] | None:
     """Give the solo utilisation of each affected job, None if one is unknown."""
-    utils = []
+    utils: list[float] = []
     for effect in effects:
         profile = effect.job.kind.profiles.get(effect.gpu_type)
         if profile is None or profile.util_ratio is None:
@@ -143,7 +142,7 @@ def _integral_j(
     node: NodeRecord, stays: list[_Stay], others: int, residents: set[int], power: PowerTable
 ) -> float:
     """Integrate what affected jobs make the node draw above empty, until the last has ended."""
-    here = []
+    here: list[tuple[float, list[GpuRecord], float]] = []
     for end_s, held, util in stays:
         on_node = [gpu for gpu in held if gpu.node is node]
         if on_node:

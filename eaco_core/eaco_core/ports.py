@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from attrs import frozen
 
-from eaco_core.decisions import BoundSource
-
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
     from eaco_core.cluster import NodeReading, NodeSpec
+    from eaco_core.decisions import BoundSource
     from eaco_core.effects import Observation
     from eaco_core.events import Event
     from eaco_core.jobs import SoloProfile

@@ -13,7 +13,7 @@ from eaco_core.errors import InputError
 GIB = 1024**3
 
 
-def _not_nan(instance: object, attribute: object, value: float) -> None:
+def _not_nan(_instance: object, _attribute: object, value: float) -> None:
     if math.isnan(value) or value < 0:
         raise InputError(f"starvation_s must be at least 0 (or inf), not {value!r}")
 

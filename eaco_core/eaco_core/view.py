@@ -82,9 +82,7 @@ class View:
             return True
         return end_s is not None and held.start_s is not None and end_s <= held.start_s
 
-    def free_gpus(
-        self, job: JobRecord, pool: PoolRecord, end_s: float | None
-    ) -> list[GpuRecord]:
+    def free_gpus(self, job: JobRecord, pool: PoolRecord, end_s: float | None) -> list[GpuRecord]:
         """Give the free GPUs of a pool that the job may use."""
         return [
             gpu

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from attrs import field, frozen
 
-from eaco_core.rules import Rules
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
     from eaco_core.admission import Effect
     from eaco_core.decisions import Refusal
     from eaco_core.payoff import Payoff
+    from eaco_core.rules import Rules
     from eaco_core.view import View
 
 

@@ -37,9 +37,9 @@ class Eaco:
     def decide(self, view: View, /) -> Iterator[Action]:
         """Look at every queued job for which something changed."""
         yield from _reserve(view)
-        queue_pass = QueuePass(view, lambda cls, since_seq: view.ledger.changed_seq > since_seq)
+        queue_pass = QueuePass(view, lambda since_seq: view.ledger.changed_seq > since_seq)
         for cls, job, since_seq in queue_pass:
-            search = Search(job, cls.exclusive, view, since_seq)
+            search = Search(job, view, since_seq, exclusive=cls.exclusive)
             found = search.place()
             if found is not None:
                 yield found
@@ -81,7 +81,7 @@ def _backfill_open(view: View) -> bool:
 class Search:
     """The search of a place for one job."""
 
-    def __init__(self, job: JobRecord, exclusive: bool, view: View, since_seq: int) -> None:
+    def __init__(self, job: JobRecord, view: View, since_seq: int, *, exclusive: bool) -> None:
         self._job = job
         self._view = view
         self._since_seq = since_seq
@@ -149,7 +149,7 @@ class Search:
         if not self._leaves_reservation(gpus, effects):
             self.refusals.add("R11", "its GPUs are held for a job that waited longer")
             return None
-        gain = payoff(job, effects, gpus, self.exclusive, view)
+        gain = payoff(effects, gpus, self.exclusive, view)
         if not gain.pays:
             self.refusals.add("R7", "sharing would not save energy", timely=True)
             return None

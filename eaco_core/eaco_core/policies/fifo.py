@@ -48,7 +48,7 @@ class FifoSkip:
 
     def decide(self, view: View, /) -> Iterator[Action]:
         """Place every job that finds an idle set, in order."""
-        queue_pass = QueuePass(view, lambda cls, since_seq: view.ledger.free_seq > since_seq)
+        queue_pass = QueuePass(view, lambda since_seq: view.ledger.free_seq > since_seq)
         for cls, job, _ in queue_pass:
             gpus = view.idle_set(job)
             if gpus is None:

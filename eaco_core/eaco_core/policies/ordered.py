@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 class QueuePass:
     """Iterates over (class, job, since_seq): what changed after `since_seq` is news to the job.
 
-    `has_news(cls, seq)` tells whether anything that a class could use has changed
-    since `seq`; if not, only its fresh members (never looked at) are given.
+    `has_news(seq)` tells whether anything that a job could use has changed since `seq`;
+    if not, only the fresh members of a class (never looked at) are given.
     """
 
-    def __init__(self, view: View, has_news: Callable[[JobClass, int], bool]) -> None:
+    def __init__(self, view: View, has_news: Callable[[int], bool]) -> None:
         self._view = view
         self._dropped: set[int] = set()
         self._old_dropped: set[int] = set()
         self._classes: list[JobClass] = []
         self._streams: list[list[tuple[QueueKey, JobRecord]]] = []
         for cls in view.queue.classes:
-            entries = cls.members if has_news(cls, cls.looked_seq) else cls.fresh
+            entries = cls.members if has_news(cls.looked_seq) else cls.fresh
             if entries:
                 self._classes.append(cls)
                 self._streams.append(list(entries))

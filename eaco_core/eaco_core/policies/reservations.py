@@ -6,11 +6,13 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from eaco_core._records import GpuRecord, JobRecord, NodeRecord, PoolRecord
+    from eaco_core._records import GpuRecord, JobRecord, PoolRecord
     from eaco_core.view import View
 
 
-def reservation_for(job: JobRecord, view: View) -> tuple[tuple[GpuRecord, ...], float | None] | None:
+def reservation_for(
+    job: JobRecord, view: View
+) -> tuple[tuple[GpuRecord, ...], float | None] | None:
     """Give the set that is free first by the upper bounds, and when; None if none suits.
 
     The time is None when a resident's end is not known: then nobody else may use
@@ -38,7 +40,7 @@ def _on_type(
         node = view.ledger.nodes[node_id]
         pool = node.pools.get(gpu_type)
         if pool is not None and view.suits(job, node):
-            releases = _releases(pool, node, view)
+            releases = _releases(pool, view)
             wanted = size if whole else rest
             if len(releases) >= wanted:
                 pools.append((releases[wanted - 1][0], node_id, releases))
@@ -49,7 +51,7 @@ def _on_type(
         chosen += [gpu for _, gpu in releases[:size]]
         end_s = max(end_s, release_s)
     if rest:
-        left = [(releases[rest - 1][0], node_id, releases) for _, node_id, releases in pools[whole:]]
+        left = [(found[rest - 1][0], node_id, found) for _, node_id, found in pools[whole:]]
         if not left:
             return None
         release_s, _, releases = min(left, key=lambda item: item[:2])
@@ -58,8 +60,8 @@ def _on_type(
     return (end_s, tuple(chosen)) if len(chosen) == job.spec.gpus else None
 
 
-def _releases(pool: PoolRecord, node: NodeRecord, view: View) -> list[tuple[float, GpuRecord]]:
-    releases = []
+def _releases(pool: PoolRecord, view: View) -> list[tuple[float, GpuRecord]]:
+    releases: list[tuple[float, GpuRecord]] = []
     for gpu in pool.gpus:
         if gpu.up and not gpu.foreign:
             ends = [_upper_end_s(resident, gpu, view) for resident in gpu.residents]
