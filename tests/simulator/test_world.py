@@ -448,6 +448,18 @@ def test_a_lost_gpu_takes_its_job_and_stays_lost(seed: int) -> None:
         rig.world.perform([start("spare", lost.gpu_id)])
 
 
+def test_a_node_fails_again_after_another_lifetime() -> None:
+    rig = Rig([job("a")], settings=SimSettings(node_mtbf_s=2000.0, repair_s=500.0))
+    rig.at(50_000.0)
+    lives_s = [
+        lost.t_s - joined.t_s
+        for joined, lost in itertools.pairwise(rig.events)
+        if isinstance(joined, NodeJoined) and isinstance(lost, NodeLost)
+    ]
+    assert len(lives_s) > 5
+    assert len(set(lives_s)) == len(lives_s)
+
+
 def test_faults_depend_on_the_seed_only() -> None:
     assert failing(NodeLost, 1)[1] == failing(NodeLost, 1)[1]
     assert failing(NodeLost, 1)[1] != failing(NodeLost, 2)[1]
