@@ -60,9 +60,15 @@ def _about_one(query: Query, answer: Estimate) -> Iterator[str]:
 def _about_order(predictor: JctPredictor, query: Query, answer: Estimate) -> Iterator[str]:
     orders = [attrs.evolve(query, co_residents=order) for order in permutations(query.co_residents)]
     for other in predictor.predict(orders):
-        if (other.point_ratio, other.upper_ratio) != (answer.point_ratio, answer.upper_ratio):
+        same = _equal(other.point_ratio, answer.point_ratio)
+        if not (same and _equal(other.upper_ratio, answer.upper_ratio)):
             yield f"{_name(query)}: the order of the co-residents changes the answer"
             return
+
+
+def _equal(first: float, second: float) -> bool:
+    both_nan = math.isnan(first) and math.isnan(second)
+    return both_nan or math.isclose(first, second, rel_tol=_SLACK)
 
 
 def _about_unseen(predictor: JctPredictor, query: Query) -> Iterator[str]:
