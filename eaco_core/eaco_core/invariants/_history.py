@@ -6,7 +6,7 @@ import os
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from eaco_core.decisions import Placed
+from eaco_core.decisions import Ignored, Placed
 from eaco_core.effects import RecordObservation, StartJob
 from eaco_core.history import EnergyLine, Header, Step, encode, read_history
 from eaco_core.invariants._admission import Admission, Bounded, Closure, StaleRetry
@@ -28,7 +28,6 @@ from eaco_core.invariants._lifecycle import (
     Order,
     Progress,
     Terminal,
-    is_ignored,
 )
 from eaco_core.invariants._placement import Degree, Gang, Gates, Hardware, Memory, OneExperiment
 from eaco_core.invariants._replay import World
@@ -133,9 +132,10 @@ class HistoryChecker:
         self._steps += 1
         stale = stale_reason(world, step)
         world.now_s = max(world.now_s, step.t_s)
+        world.ignored = any(isinstance(record, Ignored) for record in step.records)
         for look in self._before_event:
             look(step, stale)
-        if stale is None and not is_ignored(step):
+        if stale is None and not world.ignored:
             apply_event(world, step)
         for effect in step.effects:
             if isinstance(effect, RecordObservation):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eaco_core.decisions import Ignored, Requeued
+from eaco_core.decisions import Requeued
 from eaco_core.effects import KillJob, StartJob, StopAtEpochBoundary
 from eaco_core.events import (
     EpochCompleted,
@@ -29,11 +29,6 @@ if TYPE_CHECKING:
 _STOPS = (StopAtEpochBoundary, KillJob)
 
 
-def is_ignored(step: Step) -> bool:
-    """Tell whether the scheduler says that the event changed nothing."""
-    return any(isinstance(record, Ignored) for record in step.records)
-
-
 class Conservation(Checker):
     """I15: no job comes from nowhere, twice, or is in two states at once."""
 
@@ -42,7 +37,7 @@ class Conservation(Checker):
     def before_event(self, step: Step, stale: str | None) -> None:  # noqa: ARG002 - one signature for all
         """Look for ids that are new, or used again."""
         event, world = step.event, self.world
-        if is_ignored(step):
+        if self.world.ignored:
             return
         if isinstance(event, JobSubmitted):
             job_id = event.job.job_id
@@ -104,7 +99,7 @@ class Progress(Checker):
     def before_event(self, step: Step, stale: str | None) -> None:
         """Look at the epochs that an event counts."""
         event = step.event
-        if stale is not None or is_ignored(step):
+        if stale is not None or self.world.ignored:
             return
         if isinstance(event, EpochCompleted):
             job = self.world.jobs.get(event.job_id)
@@ -183,7 +178,7 @@ class Idempotence(Checker):
 
     def before_event(self, step: Step, stale: str | None) -> None:
         """Look for effects of an event that can have none."""
-        ignored = is_ignored(step)
+        ignored = self.world.ignored
         name = type(step.event).__name__
         if ignored and (step.effects or len(step.records) > 1):
             self.broken(f"{name} was ignored and yet had effects")
@@ -210,7 +205,7 @@ class NodeFailure(Checker):
         """Note who holds what is lost, and whether it holds more elsewhere."""
         event = step.event
         self._hit = []
-        if is_ignored(step):
+        if self.world.ignored:
             return
         if isinstance(event, NodeLost):
             node = self.world.nodes.get(event.node_id)
@@ -246,7 +241,7 @@ class Cancel(Checker):
     def at_end(self, step: Step) -> None:
         """Look whether a job that its user took back is told to end at once."""
         event = step.event
-        if not isinstance(event, JobCancelled) or is_ignored(step):
+        if not isinstance(event, JobCancelled) or self.world.ignored:
             return
         job = self.world.jobs.get(event.job_id)
         if job is None or not job.gpus or job.ended or job.kill_sent:

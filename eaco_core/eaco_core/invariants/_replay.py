@@ -206,7 +206,8 @@ class World:
     """Jobs, GPUs and nodes after the steps that were folded in so far.
 
     `ours`: eaco wrote the history, so it holds every decision: what it does not say
-    did not happen. `unexplained` are the queued jobs of which no record says why they
+    did not happen. `ignored`: it says that the event of this step changed nothing.
+    `unexplained` are the queued jobs of which no record says why they
     wait; `queued_now` those that came into the queue in this step.
     """
 
@@ -222,6 +223,7 @@ class World:
     last_seq: int = 0
     last_s: float = 0.0
     nodes_seen: bool = False
+    ignored: bool = False
     unexplained: dict[str, Job] = field(factory=dict[str, Job])
     queued_now: list[Job] = field(factory=list[Job])
     seen: Observations = field(factory=Observations)
