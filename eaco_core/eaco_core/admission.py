@@ -21,8 +21,6 @@ from eaco_core.evidence import ALONE
 from eaco_core.jobs import JobState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from eaco_core._records import GpuRecord, JobKind, JobRecord
     from eaco_core.ports import Estimate
     from eaco_core.view import View
@@ -38,7 +36,7 @@ class Effect:
 
     job: JobRecord
     estimate: Estimate
-    co_workloads: tuple[str, ...]
+    co: tuple[JobKind, ...]
     gpu_type: str
     remaining_s: float
     late: bool
@@ -49,7 +47,7 @@ class Effect:
         return AffectedBound(
             job_id=self.job.spec.job_id,
             workload=self.job.spec.workload,
-            co_workloads=self.co_workloads,
+            co_workloads=tuple(sorted(kind.workload for kind in self.co)),
             gpu_type=self.gpu_type,
             point_ratio=self.estimate.point_ratio,
             upper_ratio=self.estimate.upper_ratio,
@@ -70,8 +68,8 @@ def predict_jct(job: JobRecord, gpus: tuple[GpuRecord, ...], view: View) -> list
     gpu_type = gpus[0].spec.gpu_type
     start_s = view.start_s(gpus)
     chosen = {gpu.spec.gpu_id for gpu in gpus}
-    pairs = ((gpu, [resident.kind for resident in gpu.residents]) for gpu in gpus)
-    effects = [_effect(job, gpu_type, pairs, view, start_s)]
+    sets = [[resident.kind for resident in gpu.residents] for gpu in gpus]
+    effects = [_effect(job, gpu_type, sets, view, start_s)]
     seen: set[str] = set()
     for gpu in gpus:
         for resident in gpu.residents:
@@ -84,29 +82,43 @@ def predict_jct(job: JobRecord, gpus: tuple[GpuRecord, ...], view: View) -> list
 def _resident_effect(
     resident: JobRecord, newcomer: JobRecord, gpu_type: str, chosen: set[str], view: View
 ) -> Effect:
-    pairs: list[tuple[GpuRecord, list[JobKind]]] = []
+    sets: list[list[JobKind]] = []
     for gpu in resident.gpus:
         co = [other.kind for other in gpu.residents if other is not resident]
         if gpu.spec.gpu_id in chosen:
             co.append(newcomer.kind)
-        pairs.append((gpu, co))
+        sets.append(co)
     not_started = resident.state is JobState.STARTING
     start_s = view.start_s(tuple(resident.gpus)) if not_started else view.now_s
-    return _effect(resident, gpu_type, pairs, view, start_s)
+    return _effect(resident, gpu_type, sets, view, start_s)
 
 
 def _effect(
     job: JobRecord,
     gpu_type: str,
-    pairs: Iterable[tuple[GpuRecord, list[JobKind]]],
+    sets: list[list[JobKind]],
     view: View,
     start_s: float,
 ) -> Effect:
+    if len(sets) == 1:
+        co_of_worst = sets[0]
+        worst = view.evidence.bound(gpu_type, job.kind, co_of_worst)
+    else:
+        worst, co_of_worst = _worst(job, gpu_type, sets, view)
+    remaining_s = job.solo_left_s(gpu_type) or 0.0
+    late = job.late(view.now_s, gpu_type)
+    return Effect(job, worst, tuple(co_of_worst), gpu_type, remaining_s, late, start_s)
+
+
+def _worst(
+    job: JobRecord, gpu_type: str, sets: list[list[JobKind]], view: View
+) -> tuple[Estimate, list[JobKind]]:
+    """Give the bound on the job's worst GPU, and the co-residents there."""
     worst = ALONE
     co_of_worst: list[JobKind] = []
     seen: set[tuple[int, ...]] = set()
-    for _, co in pairs:
-        numbers = tuple(sorted(kind.number for kind in co))
+    for co in sets:
+        numbers = tuple(sorted([kind.number for kind in co]))
         if numbers in seen:
             continue
         seen.add(numbers)
@@ -115,10 +127,7 @@ def _effect(
             estimate.upper_ratio == worst.upper_ratio and len(co) > len(co_of_worst)
         ):
             worst, co_of_worst = estimate, co
-    names = tuple(sorted(kind.workload for kind in co_of_worst))
-    remaining_s = job.solo_left_s(gpu_type) or 0.0
-    late = job.late(view.now_s, gpu_type)
-    return Effect(job, worst, names, gpu_type, remaining_s, late, start_s)
+    return worst, co_of_worst
 
 
 def refusal(effects: list[Effect], view: View) -> tuple[str, str, bool] | None:

@@ -95,20 +95,21 @@ class Gate:
         for resident in gpu.residents:
             if not (kind.accepts(resident.kind) and resident.kind.accepts(kind)):
                 return "R2", "a job there may not share with this one"
-        evidence = has_evidence(gpu, kind, self._view)
         util, busy = util_ratio(gpu), mem_busy_ratio(gpu)
-        if util is None and not evidence:
+        if util is None and not has_evidence(gpu, kind, self._view):
             return "R2", "utilisation was never measured"
         if util is not None and util >= rules.util_threshold_ratio:
             return "R2", "GPU utilisation is at the threshold"
-        if busy is None and not evidence:
+        if busy is None and not has_evidence(gpu, kind, self._view):
             return "R2", "memory-busy was never measured"
         if busy is not None and busy >= rules.mem_busy_threshold_ratio:
             return "R2", "memory-busy is at the threshold"
         needed = mem_needed_bytes(gpu, self._job, self._view)
         limit = mem_limit_bytes(gpu, rules)
         if needed is None or limit is None:
-            return None if evidence else ("R2", "peak memory is not known")
+            if has_evidence(gpu, kind, self._view):
+                return None
+            return "R2", "peak memory is not known"
         return ("R2", "memory would not suffice") if needed > limit else None
 
     def _stale(self, gpu: GpuRecord) -> tuple[str, str] | None:

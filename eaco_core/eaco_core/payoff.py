@@ -127,6 +127,8 @@ def _shared_j(
         if end_s > joined_s:
             end_s = joined_s + (effect.remaining_s - joined_s / ratio_then) * ratio_now
         together.append((end_s, effect.job.gpus, util))
+    if all(len(held) == 1 for _, held, _ in together):
+        return _on_one_gpu_j(gpus[0], together, power) - _on_one_gpu_j(gpus[0], apart, power, 1)
     residents = {id(effect.job) for effect in effects[1:]}
     nodes = {gpu.node.spec.node_id: gpu.node for _, held, _ in together for gpu in held}
     total = 0.0
@@ -135,6 +137,30 @@ def _shared_j(
         others = node.resident_count - booked
         total += _integral_j(node, together, others, residents, power)
         total -= _integral_j(node, apart, others, residents, power)
+    return total
+
+
+def _on_one_gpu_j(
+    gpu: GpuRecord, stays: list[_Stay], power: PowerTable, newcomers: int = 0
+) -> float:
+    """As `_integral_j`, for the frequent case that all affected jobs hold just this GPU.
+
+    `newcomers`: how many jobs of the comparison are missing in `stays`.
+    """
+    node, gpu_type = gpu.node, gpu.spec.gpu_type
+    others = node.resident_count - (len(stays) + newcomers - 1)
+    apart_w = power.server_w(node, others) + power.gpu_w(gpu_type, 0.0)
+    if not others:
+        apart_w -= power.base_w(node)
+    total, end_s = 0.0, 0.0
+    util, alive = sum(util for _, _, util in stays), len(stays)
+    for next_s, _, leaving in sorted(stays, key=_end_of):
+        if next_s > end_s:
+            watts = power.server_w(node, others + alive) + power.gpu_w(gpu_type, util)
+            total += (watts - apart_w) * (next_s - end_s)
+            end_s = next_s
+        util -= leaving
+        alive -= 1
     return total
 
 
