@@ -7,7 +7,8 @@ call `find_candidates`, `predict_jct` and `verify` from a scheduler of your own.
 from __future__ import annotations
 
 from eaco_core._windows import Judgement, verify
-from eaco_core.admission import predict_jct
+from eaco_core.admission import predict_jct, refusal
+from eaco_core.board import Board, Running
 from eaco_core.candidates import find_candidates
 from eaco_core.cluster import GpuSpec, NodeReading, NodeSpec, NodeState
 from eaco_core.errors import (
@@ -35,6 +36,7 @@ from eaco_core.snapshot import SchedulerState
 __all__ = [
     "POLICIES",
     "ActionRefused",
+    "Board",
     "CheckpointScope",
     "EacoError",
     "EnvironmentFault",
@@ -52,6 +54,7 @@ __all__ = [
     "NodeState",
     "OverflowLaw",
     "Rules",
+    "Running",
     "SchedulerMachine",
     "SchedulerState",
     "ShareWith",
@@ -59,5 +62,6 @@ __all__ = [
     "find_candidates",
     "policy_named",
     "predict_jct",
+    "refusal",
     "verify",
 ]

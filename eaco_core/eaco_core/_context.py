@@ -82,13 +82,4 @@ class Context:
             for job in gpu.residents:
                 if job.spec.job_id not in seen:
                     seen.add(job.spec.job_id)
-                    job.upper_ratio = self._bound_now(job)
-
-    def _bound_now(self, job: JobRecord) -> float:
-        worst = 1.0
-        for gpu in job.gpus:
-            co = [other.kind for other in gpu.residents if other is not job]
-            if co:
-                bound = self.evidence.bound(gpu.spec.gpu_type, job.kind, co)
-                worst = max(worst, bound.upper_ratio)
-        return worst
+                    job.upper_ratio = self.evidence.bound_now(job)

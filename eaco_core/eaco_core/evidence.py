@@ -24,7 +24,7 @@ from eaco_core.ports import Estimate, Query, Resident
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from eaco_core._records import JobKind
+    from eaco_core._records import JobKind, JobRecord
     from eaco_core.effects import Observation
     from eaco_core.ports import JctPredictor
     from eaco_core.rules import Rules
@@ -123,6 +123,15 @@ class Evidence:
         if known is None:
             known = bounds[key] = self._compute(gpu_type, affected, co)
         return known
+
+    def bound_now(self, job: JobRecord) -> float:
+        """Give the upper bound of a job on its GPUs, beside those that are there now."""
+        worst = 1.0
+        for gpu in job.gpus:
+            co = [other.kind for other in gpu.residents if other is not job]
+            if co:
+                worst = max(worst, self.bound(gpu.spec.gpu_type, job.kind, co).upper_ratio)
+        return worst
 
     def _compute(self, gpu_type: str, affected: JobKind, co: Sequence[JobKind]) -> Estimate:
         co = sorted(co, key=lambda kind: kind.workload)
