@@ -147,8 +147,6 @@ _cluster_options = _grouped(
                  show_default=True, help="Time to write a checkpoint and leave."),
     click.option("--node-mtbf-s", "--node-mtbf", type=_LIFETIME,
                  help="Mean time between failures of a node.  [default: never]"),
-    click.option("--gpu-mtbf-s", "--gpu-mtbf", type=_LIFETIME,
-                 help="Mean time between failures of a GPU.  [default: never]"),
     click.option("--repair-s", type=_LIFETIME, default=_DEFAULT.repair_s, show_default=True,
                  help="Time until a lost node is back."),
 )  # fmt: skip
@@ -234,7 +232,7 @@ def command(
     _refuse_idle_options(context)
     config = _config(options)
     targets = _history_files(events, config.policies)
-    _check_targets(output, targets)
+    _check_targets(output, targets, config)
     experiment = prepare(config)
     with ExitStack() as files:
         streams = {
@@ -297,7 +295,6 @@ def _config(options: Mapping[str, Any]) -> ExperimentConfig:
         checkpoint_s=options["checkpoint_s"],
         noise_sigma=options["noise"],
         node_mtbf_s=options["node_mtbf_s"],
-        gpu_mtbf_s=options["gpu_mtbf_s"],
         repair_s=options["repair_s"],
     )
 
@@ -326,12 +323,15 @@ def _history_files(events: str | None, policies: tuple[str, ...]) -> dict[str, P
     return {name: path.with_name(f"{path.stem}.{name}{path.suffix}") for name in policies}
 
 
-def _check_targets(output: str | None, histories: Mapping[str, Path]) -> None:
-    """Refuse files that cannot be written, before the work."""
+def _check_targets(
+    output: str | None, histories: Mapping[str, Path], config: ExperimentConfig
+) -> None:
+    """Refuse files that cannot be written, and those that are read, before the work."""
+    inputs = {Path(path).resolve() for path in config.input_files().values()}
     targets = [*histories.values(), *([] if output is None else [Path(output)])]
     for target in targets:
         _output.check_writable(target)
-    if output is not None and Path(output).resolve() in {
-        path.resolve() for path in histories.values()
-    }:
+        if target.resolve() in inputs:
+            raise InputError(f"{target} is an input of this run; name another file to write")
+    if len({target.resolve() for target in targets}) < len(targets):
         raise InputError(f"{output} cannot hold both the result and a history; name two files")

@@ -34,6 +34,9 @@ KNOWN_GPU_MEM_BYTES: Mapping[str, int] = MappingProxyType(
 """Memory of one GPU by type, from NVIDIA's data sheets (of several sizes the smallest;
 k80: one of the two GPUs of a board)."""
 
+HISTORY_WORDS = frozenset({"none", "paper", "truth"})
+"""Sources of observations that are no file."""
+
 MOST_GPUS = 1_000_000
 
 
@@ -88,7 +91,6 @@ class ExperimentConfig:
     checkpoint_s: float = field(default=10.0, validator=check.not_negative)
     noise_sigma: float = field(default=0.0, validator=check.not_negative)
     node_mtbf_s: float | None = field(default=None, validator=optional(check.positive))
-    gpu_mtbf_s: float | None = field(default=None, validator=optional(check.positive))
     repair_s: float = field(default=3600.0, validator=check.positive)
 
     def __attrs_post_init__(self) -> None:
@@ -141,6 +143,15 @@ class ExperimentConfig:
         if self.gpu_mem_bytes is not None:
             return self.gpu_mem_bytes
         return KNOWN_GPU_MEM_BYTES.get(self.gpu_type)
+
+    def input_files(self) -> dict[str, str]:
+        """Give the files that are read, by option; words like `paper` are none."""
+        files: dict[str, str] = {} if self.trace is None else {"trace": self.trace}
+        if self.profiles != "paper":
+            files["profiles"] = self.profiles
+        if self.history not in HISTORY_WORDS:
+            files["history"] = self.history
+        return files
 
     def to_json(self) -> dict[str, object]:
         """Give every choice as plain JSON data, in the order of the fields."""

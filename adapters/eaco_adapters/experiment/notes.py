@@ -43,11 +43,11 @@ def world_notes(config: ExperimentConfig) -> tuple[str, ...]:
     notes = [slowdown, times]
     if config.noise_sigma:
         notes.append(f"epoch times scatter with sigma {config.noise_sigma:g} (of the logarithm)")
-    for what, mtbf_s in (("node that is awake", config.node_mtbf_s), ("GPU", config.gpu_mtbf_s)):
-        if mtbf_s is not None:
-            notes.append(f"a {what} fails every {mtbf_s:g} s on average, by the seed")
     if config.node_mtbf_s is not None:
-        notes.append(f"a lost node is back after {config.repair_s:g} s, with all its GPUs")
+        notes.append(
+            f"a node that is awake fails every {config.node_mtbf_s:g} s on average, by the seed,"
+            f" and is back after {config.repair_s:g} s"
+        )
     return tuple(notes)
 
 

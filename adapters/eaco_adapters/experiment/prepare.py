@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from eaco_predictors.profile_table import SharedKey
     from eaco_predictors.profiles import ProfileTable
 
-_WORDS = frozenset({"paper", "none", "truth"})
-
 
 @frozen(hash=False)
 class TruthTable:
@@ -82,7 +80,6 @@ class Experiment:
             checkpoint_s=config.checkpoint_s,
             noise_sigma=config.noise_sigma,
             node_mtbf_s=config.node_mtbf_s,
-            gpu_mtbf_s=config.gpu_mtbf_s,
             repair_s=config.repair_s,
             policy=policy,
             in_sample=self.in_sample,
@@ -107,15 +104,7 @@ def cluster(config: ExperimentConfig, *, can_sleep: bool = True) -> tuple[NodeSp
 
 def prepare(config: ExperimentConfig) -> Experiment:
     """Read and check all that the configuration names. Raises InputError for the first mistake."""
-    inputs = {
-        name: _sha256(path)
-        for name, path in (
-            ("trace", config.trace),
-            ("profiles", config.profiles),
-            ("history", config.history),
-        )
-        if path is not None and path not in _WORDS
-    }
+    inputs = {name: _sha256(path) for name, path in config.input_files().items()}
     table = _profiles(config)
     trace = _jobs(config, table)
     truth = GroundTruth(
