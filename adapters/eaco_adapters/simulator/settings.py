@@ -19,7 +19,9 @@ class SimSettings:
     `noise_sigma`: spread (of the logarithm) of the time of one epoch around its mean,
     drawn per (seed, job, epoch). `node_mtbf_s`, `gpu_mtbf_s`: mean time between
     failures of a node that is awake, and of a GPU; None = they never fail. A lost
-    node is back after `repair_s`, with all its GPUs.
+    node is back after `repair_s`, with all its GPUs. A node with a broken GPU is taken
+    out for repair as soon as it is found empty, which is looked at every `repair_s`, ten
+    times at most.
 
     `policy` and `in_sample` (did the policy know the truth beforehand?) only label
     the result.

@@ -112,12 +112,16 @@ class SimGpu:
         self.computing: list[SimAttempt] = []
         self.up = True
         self.losses = 0
+        self.postponed = 0
         self.token = 0
         self.use: GpuUse | None = None
 
 
 class SimNode:
-    """One node. `held` counts the pairs of (attempt, GPU) on it."""
+    """One node. `held` counts the pairs of (attempt, GPU) on it.
+
+    `postponed`: how often the repair of its broken GPUs waited for it to be empty.
+    """
 
     __slots__ = (
         "active_s",
@@ -126,6 +130,7 @@ class SimNode:
         "held",
         "losses",
         "node_id",
+        "postponed",
         "spec",
         "state",
         "token",
@@ -140,4 +145,5 @@ class SimNode:
         self.active_since_s = 0.0
         self.active_s = 0.0
         self.losses = 0
+        self.postponed = 0
         self.token = 0

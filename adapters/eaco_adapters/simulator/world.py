@@ -79,6 +79,9 @@ _ASLEEP: Final = 6
 _NODE_FAILS: Final = 7
 _GPU_FAILS: Final = 8
 _REPAIRED: Final = 9
+_SERVICED: Final = 10
+
+_MAX_POSTPONED: Final = 10  # how often a broken GPU waits for its node to be empty
 
 _ALWAYS: Final = -1  # the token of what never becomes void
 
@@ -134,6 +137,7 @@ class World:
             _NODE_FAILS: self._node_fails,
             _GPU_FAILS: self._gpu_fails,
             _REPAIRED: self._joined,
+            _SERVICED: self._serviced,
         }
 
     # --------------------------------------------------------------- time
@@ -530,6 +534,10 @@ class World:
             # What sleeps does not fail.
             self._plan_node_failure(node)
             return ()
+        return self._take_out(node)
+
+    def _take_out(self, node: SimNode) -> tuple[Event, ...]:
+        """Lose the node with all that runs on it, until it is repaired."""
         node.state = NodeState.OUT
         node.token += 1
         for gpu in node.gpus:
@@ -548,6 +556,8 @@ class World:
             self._plan_gpu_failure(gpu)
             return ()
         self._lose_gpu(gpu)
+        gpu.node.postponed = 0
+        self._plan_service(gpu.node)
         return (GpuLost(self.now_s, gpu.node.node_id, gpu.spec.gpu_id),)
 
     def _lose_gpu(self, gpu: SimGpu) -> None:
@@ -559,6 +569,21 @@ class World:
             self._let_go(attempt, gpu)
             if not attempt.gpus:
                 self._leave(attempt)
+
+    def _serviced(self, owner: _Owner) -> tuple[Event, ...]:
+        """Take the node out to replace its broken GPUs, once nobody uses the others."""
+        node = cast("SimNode", owner)
+        broken = any(not gpu.up for gpu in node.gpus)
+        if not self.unfinished or not broken or node.state is NodeState.OUT:
+            return ()
+        if (node.held or node.state is NodeState.WAKING) and node.postponed < _MAX_POSTPONED:
+            node.postponed += 1
+            self._plan_service(node)
+            return ()
+        return self._take_out(node)
+
+    def _plan_service(self, node: SimNode) -> None:
+        self._at(self.now_s + self._faults.repair_s, _SERVICED, node.node_id, node, _ALWAYS)
 
     def _plan_node_failure(self, node: SimNode) -> None:
         life_s = self._faults.node_life_s(node.node_id, node.losses)
