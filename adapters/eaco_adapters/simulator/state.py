@@ -112,7 +112,6 @@ class SimGpu:
         self.computing: list[SimAttempt] = []
         self.up = True
         self.losses = 0
-        self.postponed = 0
         self.token = 0
         self.use: GpuUse | None = None
 
@@ -145,5 +144,6 @@ class SimNode:
         self.active_since_s = 0.0
         self.active_s = 0.0
         self.losses = 0
+        self.postponed = 0
         self.postponed = 0
         self.token = 0
