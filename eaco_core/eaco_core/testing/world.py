@@ -57,6 +57,7 @@ class Habits:
 
 
 BENIGN = Habits()
+READ_EVERY_S = 20.0
 
 
 @define(eq=False)
@@ -104,7 +105,8 @@ class World:
         self.lost_gpus: set[str] = set()
         self.specs: dict[str, JobSpec] = {}
         self.attempts: dict[tuple[str, int], Attempt] = {}
-        self._gpu_counts: dict[str, int] = {}
+        self.telemetry = False
+        self._readings: dict[str, tuple[float, float | None, bool | None]] = {}
         self._turn = _Habit()
         self._number = count()
         self._due: list[tuple[float, int, Callable[[], None]]] = []
@@ -156,7 +158,10 @@ class World:
         self.feed(ev.NodeDrained(self.now_s, node_id, drained))
 
     def sample(self, node_id: str, util: float | None, *, foreign: bool | None = None) -> None:
-        """Send one reading of every GPU of a node."""
+        """Send one reading of every GPU of a node; with `telemetry`, again and again."""
+        if node_id in self.lost_nodes:
+            return
+        self._readings[node_id] = (self.now_s, util, foreign)
         readings = tuple(
             NodeReading(gpu.gpu_id, self.now_s, util_ratio=util, foreign=foreign)
             for gpu in self.nodes[node_id].gpus
@@ -211,6 +216,9 @@ class World:
             return False
         self.now_s = next_s
         self._deliver_due()
+        for node_id, (read_s, util, foreign) in list(self._readings.items()):
+            if self.telemetry and self.now_s - read_s > READ_EVERY_S:
+                self.sample(node_id, util, foreign=foreign)
         self.tick_if_due()
         return True
 
@@ -388,15 +396,31 @@ class World:
             if node_id in self.lost_nodes or state.nodes[node_id][1] is NodeState.OUT:
                 self.join(node)
             self.drain(node_id, drained=False)
-            self.sample(node_id, None, foreign=False)
-        # A start, or a wake-up, that was never answered is answered by the timers.
+            if node_id in self._readings:
+                self.sample(node_id, None, foreign=False)
 
     def run_to_end(self, most_steps: int = 4000) -> list[str]:
-        """Go on until every job has ended; give those that could end and did not."""
+        """Go on until every job has ended; give those that have not.
+
+        Jobs for which the cluster has no place are taken back first.
+        """
+        for job_id in self.alive_jobs():
+            if not self.could_run(self.specs[job_id]):
+                self.cancel(job_id)
         for _ in range(most_steps):
-            if not self.alive_jobs() or not self.advance():
+            if not self.alive_jobs():
                 break
-        return [job_id for job_id in self.alive_jobs() if self.could_run(self.specs[job_id])]
+            self._rejoin_lost()
+            if not self.advance():
+                break
+        return self.alive_jobs()
+
+    def _rejoin_lost(self) -> None:
+        """Bring back nodes that are out because an earlier wake-up failed or was never answered."""
+        nodes = self.machine.snapshot().nodes
+        for node_id, node in sorted(self.nodes.items()):
+            if nodes[node_id][1] is NodeState.OUT:
+                self.join(node)
 
     def alive_jobs(self) -> list[str]:
         """Give the jobs that have not ended."""
