@@ -112,8 +112,8 @@ def test_a_predictor_that_loses_a_query_is_found() -> None:
 
 def test_admission_must_not_become_stricter_when_a_case_is_eased() -> None:
     cases = [(100.0, 200.0, "a later deadline")]
-    assert check_monotone(lambda deadline_s: float(str(deadline_s)) >= 50.0, cases) == []
-    found = check_monotone(lambda deadline_s: float(str(deadline_s)) <= 150.0, cases)
+    assert check_monotone(lambda deadline_s: deadline_s >= 50.0, cases) == []
+    found = check_monotone(lambda deadline_s: deadline_s <= 150.0, cases)
     assert [violation.invariant for violation in found] == ["I25"]
 
 

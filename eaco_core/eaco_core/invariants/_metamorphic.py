@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import permutations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _UNSEEN_TYPE = "a type that nobody has ever seen"
 _SLACK = 1e-9
+_Case = TypeVar("_Case")
 
 
 def check_estimates(predictor: JctPredictor, queries: Sequence[Query]) -> list[Violation]:
@@ -85,8 +86,7 @@ def _about_unseen(predictor: JctPredictor, query: Query) -> Iterator[str]:
 
 
 def check_monotone(
-    admits: Callable[[object], bool],
-    cases: Iterable[tuple[object, object, str]],
+    admits: Callable[[_Case], bool], cases: Iterable[tuple[_Case, _Case, str]]
 ) -> list[Violation]:
     """Look whether easing a case never turns an admission down (I25).
 
