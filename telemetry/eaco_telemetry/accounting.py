@@ -26,13 +26,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from attrs import field, frozen
+from attrs import Factory, field, frozen
 from attrs.validators import optional
 
 from eaco_core.errors import InputError, InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from attrs import Attribute
 
@@ -46,13 +46,18 @@ def _watts(instance: object, attribute: Attribute[float], value: float) -> None:
         raise InputError(f"{name} must be a number of watts of at least 0, not {value!r}")
 
 
+def _shares_of(gpu: GpuUse) -> tuple[float, ...]:
+    return _active_shares(gpu.residents, gpu.sm_ratio, gpu.util_ratio)
+
+
 @frozen
 class GpuUse:
     """One GPU at one time: its power above and up to idle, and the jobs that hold it.
 
     `sm_ratio` and `util_ratio`, when given, are in the order of `residents`: the share
     of the SMs measured for each process, and the utilisation that each job has alone.
-    A list with a None in it counts as not measured.
+    A list with a None in it counts as not measured. `active_shares` follows from these:
+    the part of the active power that each resident is charged for.
     """
 
     idle_w: float = field(validator=_watts)
@@ -60,6 +65,10 @@ class GpuUse:
     residents: tuple[str, ...] = ()
     sm_ratio: tuple[float | None, ...] | None = None
     util_ratio: tuple[float | None, ...] | None = None
+    # Made once: the same reading of a GPU is split again whenever its neighbours change.
+    active_shares: tuple[float, ...] = field(
+        init=False, eq=False, repr=False, default=Factory(_shares_of, takes_self=True)
+    )
 
 
 @frozen
@@ -187,12 +196,8 @@ def _split_gpus(
             idle_w += base_w
             unattributed_w += gpu.active_w
             continue
-        if len(residents) == 1:
-            shares: Sequence[float] = (1.0,)
-        else:
-            base_w /= len(residents)
-            shares = _active_shares(gpu)
-        for job_id, share in zip(residents, shares, strict=True):
+        base_w /= len(residents)
+        for job_id, share in zip(residents, gpu.active_shares, strict=True):
             mine_w = gpu.active_w * share
             jobs_w[job_id] = jobs_w.get(job_id, 0.0) + base_w + mine_w
             active_w[job_id] = active_w.get(job_id, 0.0) + mine_w
@@ -200,9 +205,14 @@ def _split_gpus(
     return jobs_w, active_w, held, idle_w, unattributed_w
 
 
-def _active_shares(gpu: GpuUse) -> Sequence[float]:
-    for measured in (gpu.sm_ratio, gpu.util_ratio):
-        if measured is None or len(measured) != len(gpu.residents):
+def _active_shares(
+    residents: tuple[str, ...], *sources: tuple[float | None, ...] | None
+) -> tuple[float, ...]:
+    """Split by the first source that is measured for all, and is not all zero."""
+    if len(residents) == 1:
+        return (1.0,)
+    for measured in sources:
+        if not measured or len(measured) != len(residents):
             continue
         known = [value for value in measured if value is not None]
         if len(known) < len(measured) or not all(0 <= value < math.inf for value in known):
@@ -212,8 +222,8 @@ def _active_shares(gpu: GpuUse) -> Sequence[float]:
             # Against the largest first: the sum of subnormal numbers has no precision.
             scaled = [value / largest for value in known]
             total = math.fsum(scaled)
-            return [value / total for value in scaled]
-    return [1.0 / len(gpu.residents)] * len(gpu.residents)
+            return tuple([value / total for value in scaled])
+    return tuple([1.0 / len(residents) for _ in residents])
 
 
 def _positive_weights(weights: Mapping[str, float] | None) -> Mapping[str, float] | None:

@@ -460,6 +460,15 @@ def test_a_node_fails_again_after_another_lifetime() -> None:
     assert len(set(lives_s)) == len(lives_s)
 
 
+def test_repairs_of_gpus_do_not_add_failures_of_nodes() -> None:
+    settings = SimSettings(node_mtbf_s=20_000.0, gpu_mtbf_s=3000.0, repair_s=100.0)
+    rig = Rig([job("a")], settings=settings)
+    rig.at(400_000.0)
+    lost = sum(isinstance(e, NodeLost) for e in rig.events)
+    # A GPU of the two breaks every 1,500 s, is found 100 s later, and is back after 100 s.
+    assert 400_000 / 1700 * 0.7 < lost < (400_000 / 1700 + 400_000 / 20_000) * 1.3
+
+
 def test_faults_depend_on_the_seed_only() -> None:
     assert failing(NodeLost, 1)[1] == failing(NodeLost, 1)[1]
     assert failing(NodeLost, 1)[1] != failing(NodeLost, 2)[1]

@@ -8,8 +8,8 @@ joules, `run` the loop between world and machine, `result` what comes out.
 from eaco_adapters.simulator.result import JobOutcome, SimResult
 from eaco_adapters.simulator.run import Machine, simulate
 from eaco_adapters.simulator.settings import SimSettings
-from eaco_adapters.simulator.truth import GroundTruth
-from eaco_adapters.simulator.world import Truth, World
+from eaco_adapters.simulator.truth import GroundTruth, Truth
+from eaco_adapters.simulator.world import World
 
 __all__ = [
     "GroundTruth",

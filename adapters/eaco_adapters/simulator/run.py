@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from eaco_adapters.simulator.meter import Meter
 from eaco_adapters.simulator.result import EnergyRecord, JobOutcome, SimResult
 from eaco_adapters.simulator.settings import SimSettings
-from eaco_adapters.simulator.world import Truth, World
+from eaco_adapters.simulator.world import World
 from eaco_core.decisions import Placed, Verdict
 from eaco_core.errors import EventRefused, InputError, InternalError
 from eaco_core.events import GpusReleased, JobFailed, JobFinished, Tick
@@ -26,6 +26,7 @@ from eaco_core.states import TERMINAL
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from eaco_adapters.simulator.truth import Truth
     from eaco_core.cluster import NodeSpec
     from eaco_core.decisions import Record
     from eaco_core.effects import Effect

@@ -6,6 +6,7 @@ them millions of times.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from eaco_core.cluster import NodeState
@@ -99,6 +100,15 @@ class SimAttempt:
         """Give the GPUs that it still holds, in the order in which it got them."""
         return tuple(gpu.spec.gpu_id for gpu in self.gpus)
 
+    def computing_beside(self) -> list[SimAttempt]:
+        """Give the other attempts that compute on its GPUs, each once."""
+        beside: dict[SimAttempt, None] = {}
+        for gpu in self.gpus:
+            if len(gpu.computing) > 1:
+                beside.update(dict.fromkeys(gpu.computing))
+        beside.pop(self, None)
+        return list(beside)
+
 
 class SimGpu:
     """One GPU: the attempts that hold it, and those of them that compute."""
@@ -119,12 +129,14 @@ class SimGpu:
 class SimNode:
     """One node. `held` counts the pairs of (attempt, GPU) on it.
 
-    `postponed`: how often the repair of its broken GPUs waited for it to be empty.
+    `fails_s`: when it is planned to fail. `postponed`: how often the repair of its
+    broken GPUs waited for it to be empty.
     """
 
     __slots__ = (
         "active_s",
         "active_since_s",
+        "fails_s",
         "gpus",
         "held",
         "losses",
@@ -144,6 +156,6 @@ class SimNode:
         self.active_since_s = 0.0
         self.active_s = 0.0
         self.losses = 0
-        self.postponed = 0
+        self.fails_s = math.inf
         self.postponed = 0
         self.token = 0

@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from eaco_predictors.profiles import ProfileTable
 
 
+class Truth(Protocol):
+    """How much jobs slow each other down on one GPU."""
+
+    def ratio(self, workload: str, co_workloads: tuple[str, ...], /) -> float | None:
+        """Give shared / solo epoch time; None = they cannot run together."""
+        ...
+
+
 class MeasuredTable(Protocol):
     """What the truth needs of a profile table: solo profiles and measured ratios.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from eaco_adapters.simulator import chance
 from eaco_adapters.simulator.faults import Faults
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
     from eaco_adapters.simulator.meter import Meter
     from eaco_adapters.simulator.settings import SimSettings
+    from eaco_adapters.simulator.truth import Truth
     from eaco_core.cluster import NodeSpec
     from eaco_core.effects import Effect
     from eaco_core.events import Event
@@ -84,14 +85,6 @@ _SERVICED: Final = 10
 _MAX_POSTPONED: Final = 10  # how often a broken GPU waits for its node to be empty
 
 _ALWAYS: Final = -1  # the token of what never becomes void
-
-
-class Truth(Protocol):
-    """How much jobs slow each other down on one GPU."""
-
-    def ratio(self, workload: str, co_workloads: tuple[str, ...], /) -> float | None:
-        """Give shared / solo epoch time; None = they cannot run together."""
-        ...
 
 
 class World:
@@ -402,7 +395,7 @@ class World:
 
     def _change_speeds(self, newcomer: SimAttempt) -> bool:
         """Give everyone on the newcomer's GPUs the new speed; False = it does not fit."""
-        others = _computing_beside(newcomer)
+        others = newcomer.computing_beside()
         ratios = [self._ratio(attempt) for attempt in (newcomer, *others)]
         known = [ratio for ratio in ratios if ratio is not None]
         if len(known) < len(ratios):
@@ -455,7 +448,7 @@ class World:
         attempt.state = state
         attempt.token += 1
         if was_computing:
-            others = _computing_beside(attempt)
+            others = attempt.computing_beside()
             for gpu in attempt.gpus:
                 gpu.computing.remove(attempt)
             for other in others:
@@ -528,7 +521,7 @@ class World:
 
     def _node_fails(self, owner: _Owner) -> tuple[Event, ...]:
         node = cast("SimNode", owner)
-        if not self.unfinished:
+        if not self.unfinished or node.fails_s != self.now_s:
             return ()
         if node.state not in (NodeState.AWAKE, NodeState.WAKING):
             # What sleeps does not fail.
@@ -539,6 +532,7 @@ class World:
     def _take_out(self, node: SimNode) -> tuple[Event, ...]:
         """Lose the node with all that runs on it, until it is repaired."""
         node.state = NodeState.OUT
+        node.fails_s = math.inf
         node.token += 1
         for gpu in node.gpus:
             gpu.token += 1
@@ -589,22 +583,14 @@ class World:
         life_s = self._faults.node_life_s(node.node_id, node.losses)
         node.losses += 1
         if life_s is not None:
-            self._at(self.now_s + life_s, _NODE_FAILS, node.node_id, node, _ALWAYS)
+            node.fails_s = self.now_s + life_s
+            self._at(node.fails_s, _NODE_FAILS, node.node_id, node, _ALWAYS)
 
     def _plan_gpu_failure(self, gpu: SimGpu) -> None:
         life_s = self._faults.gpu_life_s(gpu.spec.gpu_id, gpu.losses)
         gpu.losses += 1
         if life_s is not None:
             self._at(self.now_s + life_s, _GPU_FAILS, gpu.spec.gpu_id, gpu, gpu.token)
-
-
-def _computing_beside(attempt: SimAttempt) -> list[SimAttempt]:
-    beside: dict[SimAttempt, None] = {}
-    for gpu in attempt.gpus:
-        if len(gpu.computing) > 1:
-            beside.update(dict.fromkeys(gpu.computing))
-    beside.pop(attempt, None)
-    return list(beside)
 
 
 def _epochs(job: JobSpec) -> int:
