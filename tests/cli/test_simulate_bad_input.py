@@ -93,6 +93,10 @@ def test_a_wrong_option_is_one_sentence(
             "submit_s,gpus,epochs,workload,node_selector\n0,8,10,vgg16,zone=a\n",
             "t.csv, line 2: job '2' needs nodes with the label zone=a",
         ),
+        (
+            "submit_s,gpus,epochs,workload,peak_mem_bytes\n0,8,10,vgg16,17179869185\n",
+            "t.csv, line 2: job '2' needs 17179869185 bytes on each GPU, but a v100 here has",
+        ),
     ],
 )
 def test_a_wrong_line_is_named(

@@ -165,7 +165,7 @@ def _jobs(config: ExperimentConfig, table: ProfileTable) -> Trace:
         trace = _with_assumed_util(trace, config.gpu_type, config.assume_gpu_util_ratio)
     require_gpus(trace, nodes=config.nodes, gpus_per_node=config.gpus_per_node)
     for index, job in enumerate(trace.jobs):
-        _check_job(job, config.gpu_type, trace.where(index))
+        _check_job(job, config, trace.where(index))
     given = config.deadlines is not None
     rule = DeadlineRule() if config.deadlines is None else parse_deadlines(config.deadlines)
     return apply_deadlines(trace, rule, seed=config.seed, gpu_type=config.gpu_type, override=given)
@@ -189,8 +189,9 @@ def _with_assumed_util(trace: Trace, gpu_type: str, util_ratio: float) -> Trace:
     return attrs.evolve(trace, jobs=tuple(jobs))
 
 
-def _check_job(job: JobSpec, gpu_type: str, where: str) -> None:
+def _check_job(job: JobSpec, config: ExperimentConfig, where: str) -> None:
     """Refuse what could never run on this cluster, with its place in the file."""
+    gpu_type, mem_bytes = config.gpu_type, config.mem_bytes()
     if job.gpu_types is not None and gpu_type not in job.gpu_types:
         raise InputError(
             f"job {job.job_id!r} needs GPUs of {' or '.join(job.gpu_types)}, but the cluster has"
@@ -208,6 +209,12 @@ def _check_job(job: JobSpec, gpu_type: str, where: str) -> None:
     if profile is None or profile.epoch_s is None:
         raise InputError(
             f"job {job.job_id!r} cannot be simulated: its epoch time on {gpu_type} is not known",
+            where=where,
+        )
+    if mem_bytes is not None and (profile.peak_mem_bytes or 0) > mem_bytes:
+        raise InputError(
+            f"job {job.job_id!r} needs {profile.peak_mem_bytes} bytes on each GPU, but a"
+            f" {gpu_type} here has {mem_bytes}; --gpu-mem-gib sets that",
             where=where,
         )
 
