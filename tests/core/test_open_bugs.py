@@ -118,3 +118,134 @@ def test_the_checker_knows_that_a_wake_up_timed_out() -> None:
     recorder.feed(ev.Tick(700.0))
     recorder.feed(ev.Tick(900.0))
     assert check_history(recorder.lines).ok
+
+
+def _c_beside_a_and_b(recorder: Recorder, *, far_node_asleep: bool) -> None:
+    """Settle `a` and `b` on one GPU; then place the gang `c` there and on another node."""
+    state = NodeState.ASLEEP if far_node_asleep else NodeState.AWAKE
+    far = a_node("n2", 1, can_sleep=far_node_asleep)
+    recorder.feed(ev.NodeJoined(0.0, a_node("n1", 1)))
+    recorder.feed(ev.JobSubmitted(0.0, a_job("a", epochs=1)))
+    recorder.feed(ev.Tick(0.0))
+    recorder.feed(ev.JobStarted(0.0, "a", 1))
+    recorder.feed(ev.JobSubmitted(0.0, a_job("b")))
+    recorder.feed(ev.Tick(0.0))
+    recorder.feed(ev.JobStarted(0.0, "b", 1))
+    recorder.feed(ev.EpochCompleted(100.0, "b", 1, 1))
+    recorder.feed(ev.EpochCompleted(100.0, "a", 1, 1))
+    recorder.feed(ev.NodeJoined(100.0, far, state))
+    recorder.feed(ev.JobSubmitted(100.0, a_job("c", 2, submit_s=100.0)))
+    recorder.feed(ev.Tick(100.0))
+    assert recorder.machine.job("c").gpus == ("n1-0", "n2-0")
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="R9: the window opens at JobStarted, but restarts are counted, and the newcomer is "
+    "even undone, before it has started",
+)
+def test_a_resident_that_ends_before_the_newcomer_starts_is_no_restart() -> None:
+    recorder = _recorder(Rules(window_max_restarts=0))
+    _c_beside_a_and_b(recorder, far_node_asleep=False)
+    recorder.feed(ev.JobFinished(100.0, "a", 1))
+    assert recorder.machine.job("c").undos == 0
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="R10, I17: the newcomer undone before it started: its JobStarted is ignored, and with "
+    "it the epoch that it completes before it stops",
+)
+def test_an_epoch_done_after_an_undo_counts() -> None:
+    recorder = _recorder(Rules(window_max_restarts=0))
+    _c_beside_a_and_b(recorder, far_node_asleep=False)
+    recorder.feed(ev.JobFinished(100.0, "a", 1))
+    recorder.feed(ev.JobStarted(101.0, "c", 1))
+    recorder.feed(ev.EpochCompleted(201.0, "c", 1, 1))
+    recorder.feed(ev.JobStopped(201.0, "c", 1, 1))
+    assert recorder.machine.job("c").epochs_done == 1
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="R10: a newcomer whose StartJob was never sent (its node is waking) is told to stop, "
+    "and holds its GPUs until an executor releases what it never had",
+)
+def test_no_command_to_a_job_that_was_never_started() -> None:
+    recorder = _recorder(Rules(window_max_restarts=0))
+    _c_beside_a_and_b(recorder, far_node_asleep=True)
+    effects = recorder.feed(ev.JobFinished(100.0, "a", 1))
+    assert effects == ()
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="R10, I12: the signature of an undo includes the resident that has just ended, so the "
+    "set that was undone may be tried again",
+)
+def test_the_signature_of_an_undo_is_who_was_left() -> None:
+    recorder = _recorder(Rules(window_max_restarts=0))
+    recorder.feed(ev.NodeJoined(0.0, a_node("n1", 1)))
+    recorder.feed(ev.JobSubmitted(0.0, a_job("a", epochs=1)))
+    recorder.feed(ev.Tick(0.0))
+    recorder.feed(ev.JobStarted(0.0, "a", 1))
+    recorder.feed(ev.NodeDrained(0.0, "n1"))
+    recorder.feed(ev.NodeJoined(0.0, a_node("n2", 2)))
+    recorder.feed(ev.JobSubmitted(0.0, a_job("b", 2, epochs=90)))
+    recorder.feed(ev.Tick(0.0))
+    recorder.feed(ev.JobStarted(0.0, "b", 1))
+    recorder.feed(ev.NodeDrained(0.0, "n1", False))
+    recorder.feed(ev.JobSubmitted(0.0, a_job("c", 3)))
+    recorder.feed(ev.Tick(0.0))
+    assert set(recorder.machine.job("c").gpus) == {"n1-0", "n2-0", "n2-1"}
+    recorder.feed(ev.JobStarted(1.0, "c", 1))
+    recorder.feed(ev.JobFinished(100.0, "a", 1))
+    assert recorder.machine.job("c").undos == 1
+    recorder.feed(ev.GpusReleased(100.0, "a", 1, ("n1-0",)))
+    recorder.feed(ev.JobStopped(110.0, "c", 1, 0))
+    recorder.feed(ev.GpusReleased(110.0, "c", 1, ("n1-0", "n2-0", "n2-1")))
+    recorder.feed(ev.Tick(110.0))
+    # Beside `b` alone it was undone; its bound is still that of the law.
+    assert not any(isinstance(r, Placed) and r.attempt == 2 and r.shared for r in recorder.records)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="R14: StartFailed proves that no process exists, but while the job is stopping "
+    "(cancelled meanwhile) it is ignored and the GPUs stay booked",
+)
+def test_a_start_that_fails_after_a_cancellation_frees_the_gpus() -> None:
+    recorder = _recorder()
+    recorder.feed(ev.NodeJoined(0.0, a_node("n1", 1)))
+    recorder.feed(ev.JobSubmitted(0.0, a_job("a")))
+    recorder.feed(ev.Tick(0.0))
+    recorder.feed(ev.JobCancelled(0.0, "a"))
+    recorder.feed(ev.StartFailed(1.0, "a", 1))
+    assert recorder.machine.job("a").gpus == ()
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="checker of I11: GPUs of an undone gang that are released one by one count as not "
+    "left while the job holds another one",
+)
+def test_the_checker_knows_that_gpus_are_released_one_by_one() -> None:
+    recorder = _recorder()
+    recorder.feed(ev.NodeJoined(0.0, a_node("n1", 1)))
+    recorder.feed(ev.JobSubmitted(0.0, a_job("a", epochs=90, deadline_s=14000.0)))
+    recorder.feed(ev.Tick(0.0))
+    recorder.feed(ev.JobStarted(0.0, "a", 1))
+    recorder.feed(ev.NodeJoined(0.0, a_node("n2", 1)))
+    recorder.feed(ev.JobSubmitted(0.0, a_job("c", 2)))
+    recorder.feed(ev.Tick(0.0))
+    recorder.feed(ev.JobStarted(0.0, "c", 1))
+    recorder.feed(ev.EpochCompleted(180.0, "a", 1, 1))
+    assert recorder.machine.job("c").undos == 1
+    recorder.feed(ev.JobStopped(200.0, "c", 1, 1))
+    recorder.feed(ev.GpusReleased(200.0, "c", 1, ("n2-0",)))
+    recorder.feed(ev.JobSubmitted(200.0, a_job("d", submit_s=200.0, exclusive=True)))
+    recorder.feed(ev.Tick(200.0))
+    assert recorder.machine.job("d").gpus == ("n2-0",)
+    recorder.feed(ev.GpusReleased(201.0, "c", 1, ("n1-0",)))
+    report = check_history(recorder.lines)
+    assert report.ok, report.failed

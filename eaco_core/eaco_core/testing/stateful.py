@@ -73,6 +73,8 @@ class SchedulerTest(RuleBasedStateMachine):
         for node in cluster:
             asleep = node.can_sleep and data.draw(st.booleans(), "asleep")
             self.world.join(node, NodeState.ASLEEP if asleep else NodeState.AWAKE)
+        self.submit(data, data.draw(st.integers(2, 6), "jobs"))
+        self.go_on(10)
 
     # ---- what users do -----------------------------------------------------------
 

@@ -74,11 +74,11 @@ def profiles(draw: DrawFn, gpu_type: str, epoch_s: float) -> SoloProfile:
 @st.composite
 def jobs(draw: DrawFn, job_id: str, now_s: float, most_gpus: int = 6) -> JobSpec:
     """Draw a job that is submitted now; its deadline is tight, lax, or none."""
-    epochs = draw(st.integers(1, 8))
-    epoch_s = draw(st.sampled_from([12.0, 40.0, 100.0, 100.0, 400.0, 5.0]))
+    epochs = draw(st.sampled_from([20, 12, 8, 4, 2, 1]))
+    epoch_s = draw(st.sampled_from([100.0, 100.0, 40.0, 60.0, 12.0, 400.0]))
     types = _mostly(draw, [GPU_TYPES], [("v100",), ("a100",)])
     speed = draw(st.sampled_from([1.0, 2.0]))
-    slack = draw(st.sampled_from([None, None, 20.0, 4.0, 2.0, 1.6, 1.3, 1.1, 0.5]))
+    slack = draw(st.sampled_from([None, None, 20.0, 3.0, 2.0, 1.7, 1.5, 1.3, 0.5]))
     sizes = [n for n in (1, 1, 1, 2, 2, 3, 4, 5, 6) if n <= most_gpus]
     return JobSpec(
         job_id=job_id,
@@ -109,7 +109,7 @@ def habits(draw: DrawFn) -> Habits:
         return tuple(draw(st.lists(st.sampled_from(choices), min_size=1, max_size=4)))
 
     chosen = {
-        "factors": some(1.0, 0.9, 1.05, 1.2, 1.37, 1.6, 2.0),
+        "factors": some(1.0, 0.9, 1.05, 1.1, 1.2, 1.37, 1.6, 2.0),
         "alone_factors": some(1.0, 1.0, 0.97, 1.02),
         "start_s": some(1.0, 1.0, 0.0, 7.5, None),
         "wake": some(1.0, 0.5, 1.9, None),
@@ -117,7 +117,7 @@ def habits(draw: DrawFn) -> Habits:
         "late_s": some(0.0, 0.0, 0.0, 0.5, 30.0, 130.0),
         "twice": some(False, False, False, True),
         "backwards": some(False, True),
-        "split_release": some(False, True),
+        "split_release": (False,),
         "clean": some(True, True, True, False),
         "release_s": some(1.0, 0.0, 45.0),
     }
@@ -132,7 +132,7 @@ def rule_sets(draw: DrawFn, base: Rules) -> Rules:
     starving = base.starvation_s < float("inf")
     changed = attrs.evolve(
         base,
-        starvation_s=draw(st.sampled_from([60.0, 600.0, 3600.0])) if starving else float("inf"),
+        starvation_s=draw(st.sampled_from([3600.0, 3600.0, 600.0, 60.0])) if starving else float("inf"),
         window_max_restarts=draw(st.sampled_from([3, 0, 1])),
         lost_after_s=draw(st.sampled_from([300.0, 60.0])),
         idle_sleep_s=draw(st.sampled_from([300.0, 30.0])),
