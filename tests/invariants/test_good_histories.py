@@ -143,3 +143,15 @@ def test_counts_go_on_when_messages_are_no_longer_kept() -> None:
     report = check_history(run.lines)
     assert report.counts == {"I15": 50}
     assert len(report.failed) == 20
+
+
+def test_no_reservation_is_asked_for_while_every_node_of_its_size_is_lost() -> None:
+    run = HistoryWriter(starvation_s=500.0)
+    single = NodeSpec("n3", (GpuSpec("g9", "v100"),))
+    run.add(NodeJoined(0.0, single)).submit("c", 100.0, gpus=2)
+    run.add(NodeLost(100.0, "n1")).add(NodeLost(100.0, "n2"))
+    run.add(Tick(100.0), Waits(100.0, "c", "no node", ())).add(Tick(700.0))
+    assert run.broken() == set()
+    # Lost nodes that are back can be waited for.
+    run.add(NodeJoined(710.0, NodeSpec("n1", (GpuSpec("g0", "v100"), GpuSpec("g1", "v100")))))
+    assert run.add(Tick(720.0)).broken() == {"I24"}

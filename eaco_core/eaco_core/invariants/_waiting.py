@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from eaco_core.cluster import NodeState
@@ -21,43 +22,45 @@ if TYPE_CHECKING:
 
 
 def has_room(world: World, job: Job, *, idle_only: bool) -> bool:
-    """Tell whether a set for the job exists: of idle GPUs, or of any that are up (R3)."""
-    sizes: dict[str, int] = {}
-    free: dict[str, list[tuple[int, int]]] = {}
+    """Tell whether a set for the job exists: of idle GPUs, or of any that are up (R3).
+
+    A gang takes whole nodes of the largest size that its type has, and the rest on one.
+    """
+    sizes: Counter[str] = Counter()
+    free: dict[str, list[int]] = {}
     for node in world.nodes.values():
-        for gpu_type, (count, size) in _free_by_type(node, job, idle_only=idle_only).items():
-            free.setdefault(gpu_type, []).append((count, size))
-            sizes[gpu_type] = max(size, sizes.get(gpu_type, 0))
+        # What a whole node is does not change while the largest are out for repair.
+        sizes |= Counter(gpu.spec.gpu_type for gpu in node.gpus)
+        for gpu_type, count in _free_by_type(node, job, idle_only=idle_only).items():
+            free.setdefault(gpu_type, []).append(count)
     for gpu_type, counts in free.items():
         size = sizes[gpu_type]
         whole, rest = divmod(job.spec.gpus, size)
         if job.spec.gpus <= size:
             whole, rest = 0, job.spec.gpus
-        full = sum(1 for count, _ in counts if count >= size)
+        full = sum(1 for count in counts if count >= size)
         if full < whole:
             continue
-        if rest == 0 or full > whole:
-            return True
-        if any(rest <= count < size for count, _ in counts):
+        if rest == 0 or full > whole or any(rest <= count < size for count in counts):
             return True
     return False
 
 
-def _free_by_type(node: Node, job: Job, *, idle_only: bool) -> dict[str, tuple[int, int]]:
-    found: dict[str, tuple[int, int]] = {}
-    usable = node.state is NodeState.AWAKE or (
-        node.state is NodeState.ASLEEP and node.spec.can_sleep
-    )
-    if not idle_only:
+def _free_by_type(node: Node, job: Job, *, idle_only: bool) -> Counter[str]:
+    if idle_only:
+        asleep = node.state is NodeState.ASLEEP and node.spec.can_sleep
+        usable = node.state is NodeState.AWAKE or asleep
+    else:
         usable = node.state is not NodeState.OUT
     if node.drained or not usable:
-        return found
-    for gpu in node.gpus:
-        count, size = found.get(gpu.spec.gpu_type, (0, 0))
-        fits = compatible_complaint(job.spec, gpu.spec, node.spec) is None
-        free = gpu.up and fits and not (idle_only and gpu.residents)
-        found[gpu.spec.gpu_type] = (count + free, size + 1)
-    return found
+        return Counter()
+    return Counter(
+        gpu.spec.gpu_type
+        for gpu in node.gpus
+        if gpu.up
+        and not (idle_only and gpu.residents)
+        and compatible_complaint(job.spec, gpu.spec, node.spec) is None
+    )
 
 
 class Fallback(Checker):
