@@ -173,6 +173,4 @@ class Actions:
         self._windows.resident_gone(job, action.reason)
         c.move(job, JobState.STOPPING)
         job.then, job.then_reason = JobState.QUEUED, action.reason
-        for gpu in job.gpus:
-            c.ledger.refresh(gpu)
         c.stop_at_boundary(job, action.reason)

@@ -10,6 +10,7 @@ from eaco_core._queue import JobQueue
 from eaco_core._timers import Timers
 from eaco_core.errors import InternalError
 from eaco_core.evidence import Evidence
+from eaco_core.jobs import JobState
 from eaco_core.payoff import PowerTable
 from eaco_core.states import is_legal
 from eaco_core.view import View
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from eaco_core._records import GpuRecord, JobRecord
     from eaco_core.decisions import Record
     from eaco_core.effects import Effect, Observation
-    from eaco_core.jobs import JobState
     from eaco_core.policies.base import Policy
     from eaco_core.ports import JctPredictor, PowerModel
     from eaco_core.rules import Rules
@@ -61,6 +61,9 @@ class Context:
                 f"job {job.spec.job_id} cannot go from {job.state.value} to {new.value}"
             )
         job.state = new
+        if new is JobState.STOPPING:
+            for gpu in job.gpus:
+                self.ledger.refresh(gpu)
 
     def kill(self, job: JobRecord, reason: str) -> None:
         """Emit the command to end a job now."""

@@ -247,8 +247,6 @@ class Lifecycle:
         if job.state is not _S.STOPPING:
             self._c.move(job, _S.STOPPING)
         job.then, job.then_reason = then, reason
-        for gpu in job.gpus:
-            self._c.ledger.refresh(gpu)
         self._c.kill(job, reason)
 
     def _process_ended(self, job: JobRecord, reason: str) -> None:

@@ -87,6 +87,4 @@ class Watch:
             victim.exclusive_only = True
         c.move(victim, JobState.STOPPING)
         victim.then, victim.then_reason = JobState.QUEUED, f"evicted: {reason}"
-        for gpu in victim.gpus:
-            c.ledger.refresh(gpu)
         c.stop_at_boundary(victim, reason)

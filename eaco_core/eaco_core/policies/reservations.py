@@ -35,27 +35,23 @@ def _on_type(
     whole, rest = divmod(job.spec.gpus, size)
     if job.spec.gpus <= size:
         whole, rest = 0, job.spec.gpus
-    pools: list[tuple[float, str, list[tuple[float, GpuRecord]]]] = []
+    pools: list[tuple[str, list[tuple[float, GpuRecord]]]] = []
     for node_id in sorted(view.ledger.nodes):
         node = view.ledger.nodes[node_id]
         pool = node.pools.get(gpu_type)
         if pool is not None and view.suits(job, node):
             releases = _releases(pool, view)
-            wanted = size if whole else rest
-            if len(releases) >= wanted:
-                pools.append((releases[wanted - 1][0], node_id, releases))
-    pools.sort(key=lambda item: item[:2])
+            pools.append((node_id, releases))
     chosen: list[GpuRecord] = []
     end_s = view.now_s
-    for release_s, _, releases in pools[:whole]:
-        chosen += [gpu for _, gpu in releases[:size]]
-        end_s = max(end_s, release_s)
-    if rest:
-        left = [(found[rest - 1][0], node_id, found) for _, node_id, found in pools[whole:]]
-        if not left:
+    for count in [size] * whole + ([rest] if rest else []):
+        fitting = [(found[count - 1][0], name) for name, found in pools if len(found) >= count]
+        if not fitting:
             return None
-        release_s, _, releases = min(left, key=lambda item: item[:2])
-        chosen += [gpu for _, gpu in releases[:rest]]
+        release_s, node_id = min(fitting)
+        releases = next(found for name, found in pools if name == node_id)
+        pools = [(name, found) for name, found in pools if name != node_id]
+        chosen += [gpu for _, gpu in releases[:count]]
         end_s = max(end_s, release_s)
     return (end_s, tuple(chosen)) if len(chosen) == job.spec.gpus else None
 
