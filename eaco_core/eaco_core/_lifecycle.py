@@ -58,8 +58,11 @@ class Lifecycle:
 
     def start_failed(self, job: JobRecord, event: ev.StartFailed) -> str | None:
         """No process exists: free the GPUs at once."""
-        if job.state is not _S.STARTING or not job.start_sent:
+        if not job.start_sent or job.computing or job.state not in {_S.STARTING, _S.STOPPING}:
             return f"the job is {job.state.value}"
+        if job.state is _S.STOPPING:
+            self._free(job, list(job.gpus))
+            return None
         job.start_failures += 1
         job.then = _S.QUEUED
         job.then_reason = f"start failed: {event.reason or 'no reason given'}"

@@ -170,7 +170,8 @@ class Nodes:
         node.wake_due_s = now_s + wake_s
         self._c.ledger.set_node_state(node, NodeState.WAKING)
         self._c.effects.append(fx.WakeNode(node.spec.node_id, self._c.term))
-        limit_s = now_s + self._c.rules.wake_timeout_factor * wake_s
+        # A node that wakes at once still needs a moment to say so.
+        limit_s = now_s + max(self._c.rules.wake_timeout_factor * wake_s, 1.0)
         self._c.timers.set(("wake", node.spec.node_id), limit_s)
 
     def arm_sleep(self, node: NodeRecord) -> None:

@@ -150,6 +150,8 @@ class Windows:
         if len(window.affected) == 1:
             self._settle(window, self._evidence(window, window.epoch_s), "no co-resident is left")
             return
+        if not window.opened:
+            return
         if window.restarts >= self._c.rules.window_max_restarts:
             self._decide_by_best(window)
             return
@@ -250,11 +252,8 @@ class Windows:
         """Remember the signature with the bound that it has now, evidence included."""
         c, job = self._c, window.newcomer
         gpus = tuple(job.gpus)
-        for gpu in gpus:
-            gpu.residents.remove(job)
-        effects = predict_jct(job, gpus, c.view)
-        for gpu in gpus:
-            gpu.residents.append(job)
+        gone = {r for gpu in gpus for r in gpu.residents if r not in window.affected}
+        effects = predict_jct(job, gpus, c.view, without=frozenset({job, *gone}))
         gpu_type, residents = signature(effects)
         if residents:
             c.evidence.note_undo(gpu_type, job.kind.workload, residents, highest_bound(effects))

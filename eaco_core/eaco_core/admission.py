@@ -59,38 +59,47 @@ class Effect:
         )
 
 
-def predict_jct(job: JobRecord, gpus: tuple[GpuRecord, ...], view: View) -> list[Effect]:
+def predict_jct(
+    job: JobRecord,
+    gpus: tuple[GpuRecord, ...],
+    view: View,
+    *,
+    without: frozenset[JobRecord] = frozenset(),
+) -> list[Effect]:
     """Give the bound of every job that would be affected if `job` joined on `gpus`.
 
+    Residents in `without` are taken as gone.
     The newcomer is first, then the residents in order of GPU and placement. The
     completion time that follows is `start_s + estimate.upper_ratio * remaining_s`.
     """
     gpu_type = gpus[0].spec.gpu_type
     start_s = view.start_s(gpus)
     chosen = {gpu.spec.gpu_id for gpu in gpus}
-    sets = [[resident.kind for resident in gpu.residents] for gpu in gpus]
+    sets = [[r.kind for r in gpu.residents if r not in without] for gpu in gpus]
     effects = [_effect(job, gpu_type, sets, view, start_s)]
     seen: set[str] = set()
     for gpu in gpus:
         for resident in gpu.residents:
-            if resident.spec.job_id not in seen:
+            if resident.spec.job_id not in seen and resident not in without:
                 seen.add(resident.spec.job_id)
-                effects.append(_resident_effect(resident, job, gpu_type, chosen, view))
+                sets = _sets_beside(resident, job, chosen, without)
+                not_started = resident.state is JobState.STARTING
+                begins_s = view.start_s(tuple(resident.gpus)) if not_started else view.now_s
+                effects.append(_effect(resident, gpu_type, sets, view, begins_s))
     return effects
 
 
-def _resident_effect(
-    resident: JobRecord, newcomer: JobRecord, gpu_type: str, chosen: set[str], view: View
-) -> Effect:
+def _sets_beside(
+    resident: JobRecord, newcomer: JobRecord, chosen: set[str], without: frozenset[JobRecord]
+) -> list[list[JobKind]]:
+    """Give who would be beside a resident on each of its GPUs."""
     sets: list[list[JobKind]] = []
     for gpu in resident.gpus:
-        co = [other.kind for other in gpu.residents if other is not resident]
+        co = [r.kind for r in gpu.residents if r is not resident and r not in without]
         if gpu.spec.gpu_id in chosen:
             co.append(newcomer.kind)
         sets.append(co)
-    not_started = resident.state is JobState.STARTING
-    start_s = view.start_s(tuple(resident.gpus)) if not_started else view.now_s
-    return _effect(resident, gpu_type, sets, view, start_s)
+    return sets
 
 
 def _effect(

@@ -74,17 +74,21 @@ def has_evidence(gpu: GpuRecord, kind: JobKind, view: View) -> bool:
     return view.evidence.has_run(gpu.spec.gpu_type, names)
 
 
+_GateKey = tuple["HostKey | None", str, int | None, float | None]
+
+
 class Gate:
     """The gates of R2 for one newcomer, remembered by what a GPU's residents are."""
 
     def __init__(self, job: JobRecord, view: View) -> None:
         self._job = job
         self._view = view
-        self._known: dict[tuple[HostKey | None, str, int | None], tuple[str, str] | None] = {}
+        self._known: dict[_GateKey, tuple[str, str] | None] = {}
 
     def refusal(self, gpu: GpuRecord) -> tuple[str, str] | None:
-        """Give (rule, reason) why the newcomer may not join on this host GPU, or None."""
-        key = (gpu.host_key, gpu.spec.gpu_type, gpu.spec.mem_bytes)
+        """Give (rule, reason) why a shared set may not have this host or free GPU, or None."""
+        reading = gpu.util_reading if gpu.host_key is None else None
+        key = (gpu.host_key, gpu.spec.gpu_type, gpu.spec.mem_bytes, reading)
         if key not in self._known:
             self._known[key] = self._check(gpu)
         found = self._known[key]
@@ -219,7 +223,11 @@ class _Parts:
                     chosen.append(gpu)
                     any_host = True
             elif not gpu.residents and gpu.up and not gpu.foreign:
-                chosen.append(gpu)
+                refusal = self.gate.refusal(gpu)
+                if refusal is None:
+                    chosen.append(gpu)
+                else:
+                    self.noted.add(*refusal)
         return chosen, any_host
 
     def suits(self, gpus: tuple[GpuRecord, ...]) -> bool:

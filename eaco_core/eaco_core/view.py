@@ -83,12 +83,23 @@ class View:
         return end_s is not None and held.start_s is not None and end_s <= held.start_s
 
     def free_gpus(self, job: JobRecord, pool: PoolRecord, end_s: float | None) -> list[GpuRecord]:
-        """Give the free GPUs of a pool that the job may use."""
+        """Give the free GPUs of a pool that the job may use, and fits on alone."""
         return [
             gpu
             for gpu in pool.gpus
-            if not gpu.residents and gpu.up and not gpu.foreign and self.may_use(job, gpu, end_s)
+            if not gpu.residents
+            and gpu.up
+            and not gpu.foreign
+            and self.may_use(job, gpu, end_s)
+            and self.fits_alone(job, gpu)
         ]
+
+    def fits_alone(self, job: JobRecord, gpu: GpuRecord) -> bool:
+        """Tell whether the job's memory, if known, fits on the GPU: alone it needs no headroom."""
+        if gpu.spec.mem_bytes is None:
+            return True
+        peak = self.evidence.peak_mem_bytes(gpu.spec.gpu_type, job.kind)
+        return peak is None or peak <= gpu.spec.mem_bytes
 
     def idle_set(self, job: JobRecord) -> tuple[GpuRecord, ...] | None:
         """Give the best exclusive set (R3, R4): awake before waking before asleep, best fit."""

@@ -40,7 +40,7 @@ def _on_type(
         node = view.ledger.nodes[node_id]
         pool = node.pools.get(gpu_type)
         if pool is not None and view.suits(job, node):
-            releases = _releases(pool, view)
+            releases = _releases(job, pool, view)
             pools.append((node_id, releases))
     chosen: list[GpuRecord] = []
     end_s = view.now_s
@@ -56,10 +56,10 @@ def _on_type(
     return (end_s, tuple(chosen)) if len(chosen) == job.spec.gpus else None
 
 
-def _releases(pool: PoolRecord, view: View) -> list[tuple[float, GpuRecord]]:
+def _releases(job: JobRecord, pool: PoolRecord, view: View) -> list[tuple[float, GpuRecord]]:
     releases: list[tuple[float, GpuRecord]] = []
     for gpu in pool.gpus:
-        if gpu.up and not gpu.foreign:
+        if gpu.up and not gpu.foreign and view.fits_alone(job, gpu):
             ends = [_upper_end_s(resident, gpu, view) for resident in gpu.residents]
             releases.append((max(ends, default=view.now_s), gpu))
     return sorted(releases, key=lambda item: (item[0], item[1].key))
