@@ -1,0 +1,179 @@
+"""The shape of a reader, and what all readers do to raw numbers.
+
+A reader owns its devices and no clock: the caller says when it reads. Between two reads
+it keeps counters, so that `energy_j` counts from `open`, whatever the device does.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+
+from attrs import define, field, frozen
+
+from eaco_telemetry.samples import (  # noqa: TC001 - codecs read the annotations
+    GpuSample,
+    HostSample,
+    Moment,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_DEVICE_W: Final = 20_000.0
+"""More than any device with one energy counter can draw; a faster rise is a jump."""
+
+MIN_ENERGY_WINDOW_S: Final = 0.1
+"""Energy counters stand still for up to 100 ms: a shorter window says nothing about power."""
+
+UNSUPPORTED: Final = "not supported by this device or driver"
+"""The usual reason in `missing`."""
+
+
+@frozen
+class DeviceEvent:
+    """Something that happened to a device between two reads.
+
+    `kind` is one of ``lost``, ``returned``, ``asleep``, ``awake``, ``xid``, ``ecc``,
+    ``appeared``, ``driver_mismatch``, ``reinitialised``, ``failed``. `code`: the vendor's
+    number where there is one. `gpu_id` is None for what concerns the whole driver.
+    """
+
+    kind: str
+    gpu_id: str | None = None
+    code: int | None = None
+    message: str = ""
+
+
+@frozen
+class Reading:
+    """What one reader saw at one time.
+
+    `problem`: None, or one sentence saying why the reader could not do its work and what to
+    do about it. The caller goes on reading at its pace: a reader comes back by itself.
+    """
+
+    gpus: tuple[GpuSample, ...] = ()
+    host: HostSample | None = None
+    events: tuple[DeviceEvent, ...] = ()
+    problem: str | None = None
+
+
+@runtime_checkable
+class Reader(Protocol):
+    """Reads one kind of sensor of this node.
+
+    No method may be called from an event loop unless the reader says so, and none from two
+    threads at once. A reader has no thread of its own, except the one for NVML.
+    """
+
+    @property
+    def name(self) -> str:
+        """A short name, like ``nvml``; the key in `NodeSample.problems`."""
+        ...
+
+    @property
+    def capabilities(self) -> Mapping[str, tuple[str, ...]]:
+        """For each device, the names of the values that it gives at all. Known after `open`."""
+        ...
+
+    def open(self) -> None:
+        """Find the devices. Raise `EnvironmentFault` if this reader has nothing to read here."""
+        ...
+
+    def read(self, now: Moment) -> Reading:
+        """Read every device once. Never raises for what a device or driver does."""
+        ...
+
+    def close(self) -> None:
+        """Let the devices go. May be called twice."""
+        ...
+
+
+def percent_to_ratio(percent: float) -> float | None:
+    """Give 0..1 for 0..100; None for anything else, which a device never means."""
+    return percent / 100 if math.isfinite(percent) and 0 <= percent <= 100 else None  # noqa: PLR2004 - per cent
+
+
+@define
+class EnergyCounter:
+    """Joules since the first value of a counter, which may wrap, reset or jump.
+
+    A value below the one before is a wrap if `range_j` is given and the step over it is
+    possible, else a reset: counting goes on from the new value and nothing is added. A rise
+    faster than `max_w` is a jump and is treated the same way. `rebases` counts these.
+    """
+
+    max_w: float = MAX_DEVICE_W
+    range_j: float | None = None
+    total_j: float = field(default=0.0, init=False)
+    rebases: int = field(default=0, init=False)
+    _last_j: float | None = field(default=None, init=False)
+    _last_s: float = field(default=0.0, init=False)
+
+    def add(self, raw_j: float, now_s: float) -> float:
+        """Take the counter's value at a time on the monotonic clock; give the joules so far."""
+        if self._last_j is not None:
+            self.total_j += self._step_j(raw_j, self._last_j, now_s - self._last_s)
+        self._last_j, self._last_s = raw_j, now_s
+        return self.total_j
+
+    def forget(self) -> None:
+        """Begin anew at the next value; the joules so far stay. For a device that was away."""
+        self._last_j = None
+
+    def _step_j(self, raw_j: float, last_j: float, passed_s: float) -> float:
+        step_j = raw_j - last_j
+        if step_j < 0 and self.range_j is not None:
+            step_j += self.range_j
+        # A counter is not updated at the time of the read: allow for one more window.
+        if 0 <= step_j <= self.max_w * (max(0.0, passed_s) + MIN_ENERGY_WINDOW_S):
+            return step_j
+        self.rebases += 1
+        return 0.0
+
+
+@define
+class PowerIntegral:
+    """Joules from power, by the trapezoid between two values.
+
+    Over a gap of more than `max_gap_s` nothing is added: what happened there is not known.
+    """
+
+    max_gap_s: float = 30.0
+    total_j: float = field(default=0.0, init=False)
+    _last: tuple[float, float] | None = field(default=None, init=False)
+
+    def add(self, power_w: float | None, now_s: float) -> float:
+        """Take the power at a time on the monotonic clock; give the joules so far."""
+        if power_w is not None and self._last is not None:
+            last_w, last_s = self._last
+            passed_s = now_s - last_s
+            if 0 < passed_s <= self.max_gap_s:
+                self.total_j += (last_w + power_w) / 2 * passed_s
+        self._last = None if power_w is None else (power_w, now_s)
+        return self.total_j
+
+
+@define
+class PowerFromEnergy:
+    """Mean watts between two values of an energy that never falls.
+
+    Only over at least `min_window_s` (counters stand still for a while) and only if the
+    energy rose; until then the watts of the window before hold.
+    """
+
+    min_window_s: float = MIN_ENERGY_WINDOW_S
+    power_w: float | None = field(default=None, init=False)
+    _start: tuple[float, float] | None = field(default=None, init=False)
+
+    def add(self, energy_j: float, now_s: float) -> float | None:
+        """Take the energy at a time on the monotonic clock; give the mean watts, or None."""
+        if self._start is None:
+            self._start = (energy_j, now_s)
+            return None
+        start_j, start_s = self._start
+        if now_s - start_s >= self.min_window_s and energy_j > start_j:
+            self.power_w = (energy_j - start_j) / (now_s - start_s)
+            self._start = (energy_j, now_s)
+        return self.power_w
