@@ -210,7 +210,13 @@ class StaleRetry(Checker):
         if signature is None or placement.record is None or job is None:
             return
         # Residents that have left meanwhile are no part of what was shown not to work.
-        left = [j for j in job.co_residents().values() if not j.ended and not j.stopping]
+        # One that is given up in this very step may have been there at the verdict.
+        named = {seen.job_id for seen in record.evidence}
+        left = [
+            j
+            for j in job.co_residents().values()
+            if not j.ended and (j.job_id in named or not j.stopping)
+        ]
         signature = (*signature[:2], tuple(sorted(j.spec.workload or "" for j in left)))
         limits = [e.ratio * self.rules.observed_margin for e in record.evidence if e.ratio]
         for bound in placement.record.affected:

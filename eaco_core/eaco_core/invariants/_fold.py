@@ -23,7 +23,9 @@ from eaco_core.events import (
     NodeDrained,
     NodeJoined,
     NodeLost,
+    NodeSampled,
     StartFailed,
+    Tick,
     WakeFailed,
 )
 from eaco_core.invariants._replay import Gpu, Job, Node, Placement, World, must_be_alone
@@ -132,12 +134,17 @@ def _cancelled(world: World, step: Step) -> None:
         world.end(job, JobState.CANCELLED)
 
 
-def _started(world: World, job: Job, step: Step) -> None:  # noqa: ARG001 - one signature for all
+def _started(world: World, job: Job, step: Step) -> None:
     if job.state is JobState.STARTING:
         shared = world.window_of(job) is not None
         job.state = JobState.OBSERVING if shared else JobState.SETTLED
     job.start_sent = True
     world.set_computing(job, computing=True)
+    event = step.event
+    told = set(event.gpus) if isinstance(event, JobStarted) else set[str]()
+    if world.ours and told and told != {gpu.spec.gpu_id for gpu in job.gpus}:
+        # Where it runs it cannot stay.
+        job.state, job.then = JobState.STOPPING, job.then or JobState.QUEUED
 
 
 def _start_failed(world: World, job: Job, step: Step) -> None:
@@ -149,6 +156,8 @@ def _start_failed(world: World, job: Job, step: Step) -> None:
 def _epoch(world: World, job: Job, step: Step) -> None:
     event = step.event
     if isinstance(event, EpochCompleted):
+        world.lost_by_s.pop(job.job_id, None)
+        world.note_peak(job, event.peak_mem_bytes)
         world.count_epoch(job, event.epoch, clean=event.clean)
 
 
@@ -165,13 +174,20 @@ def _finished(world: World, job: Job, step: Step) -> None:  # noqa: ARG001 - one
 
 def _failed(world: World, job: Job, step: Step) -> None:
     event = step.event
-    job.failure = event.reason if isinstance(event, JobFailed) else None
+    if isinstance(event, JobFailed):
+        job.failure = event.reason
+        world.note_peak(job, event.peak_mem_bytes)
     job.lost = True
     _over(world, job, job.then if job.then is JobState.CANCELLED else None)
 
 
 def _unknown(world: World, job: Job, step: Step) -> None:  # noqa: ARG001 - one signature for all
     job.lost = True
+    if job.computing:
+        known = world.lost_by_s.get(job.job_id)
+        if known is None or known[0] != job.attempt:
+            due_s = world.now_s + world.rules.lost_after_s
+            world.lost_by_s[job.job_id] = (job.attempt, due_s)
 
 
 def _over(world: World, job: Job, then: JobState | None) -> None:
@@ -215,12 +231,13 @@ def _joined(world: World, step: Step) -> None:
     world.nodes_seen = True
     node = Node(event.node, event.state)
     world.nodes[event.node.node_id] = node
+    world.wake_by_s.pop(event.node.node_id, None)
     for spec in event.node.gpus:
         gpu = world.gpus.get(spec.gpu_id)
         if gpu is None:
             gpu = Gpu(spec, node)
             world.gpus[spec.gpu_id] = gpu
-        gpu.spec, gpu.node, gpu.up = spec, node, True
+        gpu.spec, gpu.node, gpu.up, gpu.foreign = spec, node, True, False
         node.gpus.append(gpu)
 
 
@@ -229,6 +246,7 @@ def _node_lost(world: World, step: Step) -> None:
     if node is None:
         return
     node.state = NodeState.OUT
+    world.wake_by_s.pop(node.spec.node_id, None)
     _lose(world, step, node.gpus)
 
 
@@ -252,11 +270,15 @@ def _lose(world: World, step: Step, gpus: list[Gpu]) -> None:
 
 
 def _wake_failed(world: World, step: Step) -> None:
-    # Whatever was to start there has no process anywhere.
     node = world.nodes.get(_event(step).node_id)
-    if node is None:
-        return
+    if node is not None:
+        _not_woken(world, node, step)
+
+
+def _not_woken(world: World, node: Node, step: Step) -> None:
+    # Whatever was to start there has no process anywhere.
     node.state = NodeState.OUT
+    world.wake_by_s.pop(node.spec.node_id, None)
     for job in {job.job_id: job for gpu in node.gpus for job in gpu.residents}.values():
         job.lost = True
         job.then = job.then or JobState.QUEUED
@@ -268,8 +290,29 @@ def _node_is(state: NodeState) -> Callable[[World, Step], None]:
         node = world.nodes.get(_event(step).node_id)
         if node is not None:
             node.state = state
+            world.wake_by_s.pop(node.spec.node_id, None)
 
     return change
+
+
+def _time_passed(world: World, step: Step) -> None:
+    """Conclude from silence what the rules conclude from it, at a Tick and not before."""
+    for node in world.silent_nodes():
+        _not_woken(world, node, step)
+    overdue = [i for i, (_, due_s) in world.lost_by_s.items() if due_s <= world.now_s]
+    for job_id in overdue:
+        attempt, _ = world.lost_by_s.pop(job_id)
+        job = world.jobs.get(job_id)
+        if job is not None and job.attempt == attempt and job.computing and not job.stopping:
+            job.state, job.then = JobState.STOPPING, JobState.QUEUED
+
+
+def _sampled(world: World, step: Step) -> None:
+    event = step.event
+    for reading in event.readings if isinstance(event, NodeSampled) else ():
+        gpu = world.gpus.get(reading.gpu_id)
+        if gpu is not None:
+            gpu.foreign = reading.foreign is True
 
 
 def _drained(world: World, step: Step) -> None:
@@ -298,6 +341,8 @@ _EVENTS: dict[type[Any], Callable[[World, Step], None]] = {
     NodeAsleep: _node_is(NodeState.ASLEEP),
     WakeFailed: _wake_failed,
     NodeDrained: _drained,
+    NodeSampled: _sampled,
+    Tick: _time_passed,
 }
 
 
@@ -367,15 +412,20 @@ def _verdict(world: World, record: Verdict) -> None:
 def _misses_its_own(world: World, job: Job, record: Verdict) -> bool:
     """Tell whether a newcomer is undone because its own deadline would be missed (R10)."""
     deadline_s, left = job.spec.deadline_s, job.epochs_left()
-    if deadline_s is None or left is None:
+    own = next((seen for seen in record.evidence if seen.job_id == job.job_id), None)
+    if deadline_s is None or left is None or (own is not None and own.late):
         return False
     margin = world.rules.observed_margin
+    own_epoch_s = None if own is None else own.epoch_s
+    if own_epoch_s is not None and world.now_s + left * own_epoch_s * margin > deadline_s:
+        return True
     for seen in record.evidence:
-        if seen.job_id == job.job_id and seen.late:
+        bound_by = None if seen.late or seen.epoch_s is None else seen.deadline_s
+        end_s = world.now_s + seen.epochs_left * (seen.epoch_s or 0.0) * margin
+        if bound_by is not None and end_s > bound_by:
             return False
-        epoch_s = seen.epoch_s if seen.job_id == job.job_id else None
-        if epoch_s is not None and world.now_s + left * epoch_s * margin > deadline_s:
-            return True
+    if record.evidence and all(seen.epoch_s is not None for seen in record.evidence):
+        return False
     elapsed_s = world.now_s - job.epoch_began_s if job.computing else 0.0
     return world.now_s + max(0, left - 1) * elapsed_s * margin > deadline_s
 
@@ -392,6 +442,10 @@ def _requeued(world: World, record: Requeued) -> None:
             world.enqueue(job)
     elif job.then not in _ENDS:
         job.state, job.then = JobState.STOPPING, JobState.QUEUED
+
+
+# A node that wakes at once still needs a moment to say so.
+_SHORTEST_WAKE_S = 1.0
 
 
 def apply_effect(world: World, effect: object) -> None:
@@ -414,3 +468,6 @@ def apply_effect(world: World, effect: object) -> None:
         if node is not None:
             wakes = isinstance(effect, WakeNode)
             node.state = NodeState.WAKING if wakes else NodeState.FALLING_ASLEEP
+            if wakes and world.ours:
+                patience_s = world.rules.wake_timeout_factor * node.spec.wake_s
+                world.wake_by_s[effect.node_id] = world.now_s + max(patience_s, _SHORTEST_WAKE_S)

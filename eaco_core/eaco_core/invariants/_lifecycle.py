@@ -13,6 +13,8 @@ from eaco_core.events import (
     JobStopped,
     JobSubmitted,
     NodeLost,
+    Tick,
+    WakeFailed,
 )
 from eaco_core.invariants._checker import Checker
 from eaco_core.invariants._fold import JOB_EVENTS
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from eaco_core.decisions import Record
     from eaco_core.effects import Effect
     from eaco_core.history import Header, Step
-    from eaco_core.invariants._replay import Gpu, Job, Placement, World
+    from eaco_core.invariants._replay import Gpu, Job, Node, Placement, World
 
 _STOPS = (StopAtEpochBoundary, KillJob)
 
@@ -213,12 +215,22 @@ class NodeFailure(Checker):
         elif isinstance(event, GpuLost):
             gpu = self.world.gpus.get(event.gpu_id)
             self._note([gpu] if gpu is not None else [])
+        elif isinstance(event, WakeFailed):
+            failed = self.world.nodes.get(event.node_id)
+            self._note_unstarted([failed] if failed is not None else [])
+        elif isinstance(event, Tick):
+            self._note_unstarted(self.world.silent_nodes())
 
     def _note(self, gpus: list[Gpu]) -> None:
         for job in {job.job_id: job for gpu in gpus for job in gpu.residents}.values():
             elsewhere = any(gpu not in gpus for gpu in job.gpus)
             runs = job.start_sent and not job.ended and not job.kill_sent
             self._hit.append((job, elsewhere, runs))
+
+    def _note_unstarted(self, nodes: list[Node]) -> None:
+        # Where a node did not wake, nothing has been started: not elsewhere either.
+        waiting = {job.job_id: job for n in nodes for gpu in n.gpus for job in gpu.residents}
+        self._hit.extend((job, False, False) for job in waiting.values())
 
     def at_end(self, step: Step) -> None:
         """Look for the commands and the requeueing that the loss asks for."""

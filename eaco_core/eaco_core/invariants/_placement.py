@@ -9,7 +9,7 @@ from eaco_core.effects import StartJob
 from eaco_core.invariants._checker import Checker, above
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from eaco_core.cluster import GpuSpec, NodeSpec
     from eaco_core.decisions import GateReading, Placed
@@ -28,11 +28,19 @@ def memory_limit_bytes(capacity_bytes: int, residents: int, rules: Rules) -> flo
     return capacity_bytes - max(rules.headroom_bytes, rules.headroom_ratio * capacity_bytes)
 
 
-def memory_complaint(gpu: GpuSpec, jobs: Iterable[JobSpec], rules: Rules) -> str | None:
-    """Say how the jobs do not fit into one GPU; None if they do, or nobody knows."""
+def memory_complaint(
+    gpu: GpuSpec,
+    jobs: Iterable[JobSpec],
+    rules: Rules,
+    peak_bytes: Callable[[JobSpec, str], int | None] | None = None,
+) -> str | None:
+    """Say how the jobs do not fit into one GPU; None if they do, or nobody knows.
+
+    `peak_bytes` gives what a job needs on a type of GPU; None = what its profile says.
+    """
     specs = list(jobs)
-    profiles = [spec.profile_on(gpu.gpu_type) for spec in specs]
-    peaks = [profile.peak_mem_bytes for profile in profiles if profile is not None]
+    peak_of = _declared_bytes if peak_bytes is None else peak_bytes
+    peaks = [peak_of(spec, gpu.gpu_type) for spec in specs]
     known = [peak for peak in peaks if peak is not None]
     if gpu.mem_bytes is None or len(known) < len(specs):
         return None
@@ -41,6 +49,11 @@ def memory_complaint(gpu: GpuSpec, jobs: Iterable[JobSpec], rules: Rules) -> str
         return None
     names = ", ".join(spec.job_id for spec in specs)
     return f"jobs {names} need {sum(known)} bytes on GPU {gpu.gpu_id}, which has room for {limit:g}"
+
+
+def _declared_bytes(spec: JobSpec, gpu_type: str) -> int | None:
+    profile = spec.profile_on(gpu_type)
+    return None if profile is None else profile.peak_mem_bytes
 
 
 class Memory(Checker):
@@ -54,7 +67,7 @@ class Memory(Checker):
             self.unanswered = "no NodeJoined event tells the memory of the GPUs"
         for gpu in placement.job.gpus:
             specs = [job.spec for job in gpu.residents]
-            complaint = memory_complaint(gpu.spec, specs, self.rules)
+            complaint = memory_complaint(gpu.spec, specs, self.rules, self.world.peak_bytes)
             if complaint is not None:
                 self.broken(complaint)
                 return

@@ -30,11 +30,12 @@ RECENT = 20
 
 @define(eq=False)
 class Gpu:
-    """One GPU: who holds it, in order of placement."""
+    """One GPU: who holds it, in order of placement. `foreign`: others use it as well."""
 
     spec: GpuSpec
     node: Node
     up: bool = True
+    foreign: bool = False
     residents: list[Job] = field(factory=list["Job"])
 
 
@@ -208,7 +209,9 @@ class World:
     `ours`: eaco wrote the history, so it holds every decision: what it does not say
     did not happen. `ignored`: it says that the event of this step changed nothing.
     `unexplained` are the queued jobs of which no record says why they
-    wait; `queued_now` those that came into the queue in this step.
+    wait; `queued_now` those that came into the queue in this step. `wake_by_s` says until
+    when a waking node may stay silent (R15), `lost_by_s` until when an attempt of which
+    nobody knows may (R14). `peaks_bytes` are the most memory seen by GPU type and workload.
     """
 
     rules: Rules
@@ -227,6 +230,29 @@ class World:
     unexplained: dict[str, Job] = field(factory=dict[str, Job])
     queued_now: list[Job] = field(factory=list[Job])
     seen: Observations = field(factory=Observations)
+    wake_by_s: dict[str, float] = field(factory=dict[str, float])
+    lost_by_s: dict[str, tuple[int, float]] = field(factory=dict[str, tuple[int, float]])
+    peaks_bytes: dict[tuple[str, str], int] = field(factory=dict[tuple[str, str], int])
+
+    def silent_nodes(self) -> list[Node]:
+        """Give the nodes that were to wake and have not said so in time."""
+        overdue = [i for i, due_s in self.wake_by_s.items() if due_s <= self.now_s]
+        return [self.nodes[node_id] for node_id in overdue]
+
+    def peak_bytes(self, spec: JobSpec, gpu_type: str) -> int | None:
+        """Give what a job needs on each GPU: declared or seen, the higher; None = unknown."""
+        profile = spec.profile_on(gpu_type)
+        declared = None if profile is None else profile.peak_mem_bytes
+        seen = self.peaks_bytes.get((gpu_type, spec.workload or ""))
+        known = [peak for peak in (declared, seen) if peak is not None]
+        return max(known, default=None)
+
+    def note_peak(self, job: Job, peak_bytes: int | None) -> None:
+        """Keep how much memory a job was seen to use."""
+        if peak_bytes is None or job.spec.workload is None or not job.gpus:
+            return
+        key = (job.gpus[0].spec.gpu_type, job.spec.workload)
+        self.peaks_bytes[key] = max(peak_bytes, self.peaks_bytes.get(key, 0))
 
     def enqueue(self, job: Job) -> None:
         """Put a job that holds nothing (back) into the queue."""

@@ -11,7 +11,7 @@ from eaco_core.cluster import NodeState
 from eaco_core.decisions import Reserved, Waits
 from eaco_core.events import Tick
 from eaco_core.invariants._checker import TIME_SLACK, Checker, above
-from eaco_core.invariants._placement import compatible_complaint
+from eaco_core.invariants._placement import compatible_complaint, memory_complaint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ def has_room(world: World, job: Job, *, idle_only: bool) -> bool:
     for node in world.nodes.values():
         # What a whole node is does not change while the largest are out for repair.
         sizes |= Counter(gpu.spec.gpu_type for gpu in node.gpus)
-        for gpu_type, count in _free_by_type(node, job, idle_only=idle_only).items():
+        for gpu_type, count in _free_by_type(world, node, job, idle_only=idle_only).items():
             free.setdefault(gpu_type, []).append(count)
     for gpu_type, counts in free.items():
         size = sizes[gpu_type]
@@ -46,19 +46,22 @@ def has_room(world: World, job: Job, *, idle_only: bool) -> bool:
     return False
 
 
-def _free_by_type(node: Node, job: Job, *, idle_only: bool) -> Counter[str]:
+def _free_by_type(world: World, node: Node, job: Job, *, idle_only: bool) -> Counter[str]:
     if idle_only:
         asleep = node.state is NodeState.ASLEEP and node.spec.can_sleep
         usable = node.state is NodeState.AWAKE or asleep
     else:
-        usable = node.state is not NodeState.OUT
+        # Nobody can take a node that is falling asleep: it can be promised once it sleeps.
+        usable = node.state not in {NodeState.OUT, NodeState.FALLING_ASLEEP}
     if node.drained or not usable:
         return Counter()
     return Counter(
         gpu.spec.gpu_type
         for gpu in node.gpus
         if gpu.up
+        and not gpu.foreign
         and not (idle_only and gpu.residents)
+        and memory_complaint(gpu.spec, [job.spec], world.rules, world.peak_bytes) is None
         and compatible_complaint(job.spec, gpu.spec, node.spec) is None
     )
 

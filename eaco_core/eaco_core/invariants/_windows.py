@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attrs import frozen
+from attrs import define
 
 from eaco_core.decisions import Evicted, Verdict
 from eaco_core.effects import KillJob, StopAtEpochBoundary
+from eaco_core.events import Tick
 from eaco_core.invariants._checker import TIME_SLACK, Checker, above, alike
-from eaco_core.jobs import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,12 +120,14 @@ class UndoForced(Checker):
                 self.broken(f"job {verdict.job_id} was undone and not told to stop")
             self._arm(verdict)
         self._verdicts.clear()
+        # eaco looks at its timers at a Tick; of others it is not known when they do.
+        decides = isinstance(step.event, Tick) or not self.world.ours
         for job_id, (attempt, due_s) in list(self._due_s.items()):
             job = self.world.jobs.get(job_id)
             over = job is None or job.attempt != attempt or job.ended or not job.gpus
             if over or (job is not None and job.kill_sent):
                 del self._due_s[job_id]
-            elif self.world.now_s > due_s + TIME_SLACK * max(1.0, due_s):
+            elif decides and self.world.now_s > due_s + TIME_SLACK * max(1.0, due_s):
                 del self._due_s[job_id]
                 self.broken(f"job {job_id} did not stop by {due_s:g} s and was not killed")
 
@@ -136,15 +138,21 @@ class UndoForced(Checker):
         for bound in job.placement.record.affected:
             solo_s = job.solo_epoch_s(bound.gpu_type)
             if bound.job_id == job.job_id and solo_s is not None:
-                limit_s = self.rules.kill_factor * bound.upper_ratio * solo_s
+                # What was seen since the placement may have raised the bound.
+                seen = self.world.seen.largest(bound.gpu_type, bound.workload, bound.co_workloads)
+                upper_ratio = max(bound.upper_ratio, seen * self.rules.observed_margin)
+                limit_s = self.rules.kill_factor * upper_ratio * solo_s
                 due_s = self.world.now_s + limit_s + self.rules.kill_slack_s
                 self._due_s[job.job_id] = (job.attempt, due_s)
 
 
-@frozen
+@define
 class _Undo:
+    """An undone placement; `to_leave` are the GPUs that the newcomer has not left yet."""
+
     placement: Placement
     attempt: int
+    to_leave: set[str]
 
 
 class UndoExact(Checker):
@@ -168,7 +176,7 @@ class UndoExact(Checker):
         job = self.world.jobs.get(record.job_id)
         if job is None or job.placement is None:
             return
-        self._undone[job.job_id] = _Undo(job.placement, job.attempt)
+        self._undone[job.job_id] = _Undo(job.placement, job.attempt, set(job.placement.before))
         for other in job.co_residents().values():
             if not other.stopping:
                 self._residents[other.job_id] = job.job_id
@@ -181,25 +189,33 @@ class UndoExact(Checker):
                 self.broken(f"job {effect.job_id} was stopped by the undo of job {newcomer}")
 
     def at_end(self, step: Step) -> None:  # noqa: ARG002 - one signature for all
-        """Compare the residents once the newcomer's GPUs are released."""
+        """Compare the residents of whatever GPUs the newcomer has left by now."""
         if self._residents:
             self._residents.clear()
         if self._evicted:
             self._evicted.clear()
+        self._look_at_those_left()
+
+    def on_placement(self, placement: Placement) -> None:  # noqa: ARG002 - one signature for all
+        """Compare before anybody else comes: GPUs that were left in this step are free now."""
+        self._look_at_those_left()
+
+    def _look_at_those_left(self) -> None:
         for job_id, undo in list(self._undone.items()):
             job = self.world.jobs.get(job_id)
-            if job is not None and job.gpus and job.attempt == undo.attempt:
-                continue
-            del self._undone[job_id]
-            if job is not None and job.state is not JobState.QUEUED:
-                continue
-            self._compare(undo)
+            stays = job is not None and job.attempt == undo.attempt
+            held = {g.spec.gpu_id for g in job.gpus} if job is not None and stays else set[str]()
+            left = undo.to_leave - held
+            undo.to_leave &= held
+            if not held:
+                del self._undone[job_id]
+            self._compare(undo, left)
 
-    def _compare(self, undo: _Undo) -> None:
-        for gpu_id, before in undo.placement.before.items():
+    def _compare(self, undo: _Undo, left: set[str]) -> None:
+        for gpu_id in sorted(left):
             gpu = self.world.gpus.get(gpu_id)
             for resident in gpu.residents if gpu is not None else ():
-                if resident.job_id not in before:
+                if resident.job_id not in undo.placement.before[gpu_id]:
                     self.broken(
                         f"job {resident.job_id} came onto GPU {gpu_id} "
                         f"before job {undo.placement.job.job_id} had left it"
