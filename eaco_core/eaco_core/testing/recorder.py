@@ -47,7 +47,7 @@ def in_words(lines: Iterable[Line]) -> str:
 class Recorder:
     """Feeds a machine, and keeps what it did.
 
-    `watch`: look at the whole state after each step. `ignore`: invariants that are
+    `watch`: look at the whole state after each step; may be changed on the way. `ignore`: invariants that are
     known to be broken and are not to be told of.
     """
 
@@ -64,7 +64,7 @@ class Recorder:
         self.lines: list[Line] = [Header(policy=self.policy_name, rules=machine.rules)]
         self.records: list[Record] = []
         self.refused = 0
-        self._watch = watch
+        self.watch = watch
         self._state = machine.snapshot()
 
     def feed(self, event: Event) -> tuple[Effect, ...]:
@@ -79,7 +79,7 @@ class Recorder:
         step = Step(machine.seq, event.t_s, machine.term, event, effects, machine.records)
         self.lines.append(step)
         self.records.extend(machine.records)
-        if self._watch:
+        if self.watch:
             before, self._state = self._state, machine.snapshot()
             found = check_state(self._state, before, policy=self.policy_name)
             found = [violation for violation in found if violation.invariant in self.bound]
@@ -88,7 +88,7 @@ class Recorder:
         return effects
 
     def _check_untouched(self, event: Event) -> None:
-        if self._watch and self.machine.snapshot() != self._state:
+        if self.watch and self.machine.snapshot() != self._state:
             raise AssertionError(f"{event!r} was refused, and yet it changed the state")
 
     def report(self) -> Report:

@@ -36,12 +36,17 @@ class SchedulerTest(RuleBasedStateMachine):
 
     policy_name: ClassVar[str] = "eaco"
     ignore: ClassVar[frozenset[str]] = frozenset()
-    must_end: ClassVar[bool] = True
+    clusters: ClassVar[st.SearchStrategy[tuple[NodeSpec, ...]]] = strategies.clusters()
+    habits: ClassVar[st.SearchStrategy[Habits]] = strategies.habits()
     world: World
 
     def __init__(self) -> None:
         super().__init__()
         self._jobs = 0
+
+    def rule_sets(self, base: Rules) -> st.SearchStrategy[Rules]:
+        """Give parameters to draw from, around those of the policy."""
+        return strategies.rule_sets(base)
 
     def make_machine(self, rules: Rules, *, power: bool) -> SchedulerMachine:
         """Make the machine under test."""
@@ -51,22 +56,19 @@ class SchedulerTest(RuleBasedStateMachine):
 
     @initialize(
         data=st.data(),
-        cluster=strategies.clusters(),
-        habits=strategies.habits(),
         power=st.sampled_from([False, False, True]),
         telemetry=st.sampled_from([False, False, True]),
     )
     def begin(
         self,
         data: st.DataObject,
-        cluster: tuple[NodeSpec, ...],
-        habits: Habits,
         power: bool,
         telemetry: bool,
     ) -> None:
         """Join some nodes, some of them asleep."""
-        base = policy_named(self.policy_name).rules
-        rules = data.draw(strategies.rule_sets(base), "rules")
+        cluster = data.draw(self.clusters, "cluster")
+        habits = data.draw(self.habits, "habits")
+        rules = data.draw(self.rule_sets(policy_named(self.policy_name).rules), "rules")
         machine = self.make_machine(rules, power=power)
         self.world = World(Recorder(machine, ignore=self.ignore), habits)
         self.world.telemetry = telemetry
@@ -181,8 +183,7 @@ class SchedulerTest(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         self.world.recorder.check()
-        if not self.must_end:
-            return
+        self.world.recorder.watch = False
         self.world.heal()
         stuck = self.world.run_to_end()
         self.world.recorder.check()

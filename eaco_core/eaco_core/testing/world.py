@@ -407,11 +407,12 @@ class World:
         for job_id in self.alive_jobs():
             if not self.could_run(self.specs[job_id]):
                 self.cancel(job_id)
-        for _ in range(most_steps):
-            if not self.alive_jobs():
-                break
-            self._rejoin_lost()
-            if not self.advance():
+        alive = self.alive_jobs()
+        for step in range(most_steps):
+            if step % 10 == 0:
+                alive = self.alive_jobs()
+                self._rejoin_lost()
+            if not alive or not self.advance():
                 break
         return self.alive_jobs()
 

@@ -1,4 +1,4 @@
-"""Smallest examples of what the core does wrong today. A repaired one fails here: move it."""
+"""Smallest examples of what the core once did wrong, as the hostile world found it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,6 @@ def _recorder(rules: Rules | None = None) -> Recorder:
     return Recorder(SchedulerMachine(rules=rules), watch=False)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="R2: JobFinished, JobFailed and JobStopped do not refresh the index of host GPUs, so "
-    "a pass before GpusReleased offers a GPU whose resident is stopping: ActionRefused from step",
-)
 @pytest.mark.parametrize("end", ["finished", "failed", "stopped"])
 def test_a_pass_between_the_end_of_a_job_and_the_release_of_its_gpus(end: str) -> None:
     recorder = _recorder()
@@ -39,11 +34,6 @@ def test_a_pass_between_the_end_of_a_job_and_the_release_of_its_gpus(end: str) -
     recorder.feed(ev.Tick(101.5))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="I01: exclusive sets are not held against memory: a job of 12 GiB goes to a GPU of 8, "
-    "although one of 16 is free",
-)
 def test_a_job_alone_goes_where_its_memory_fits() -> None:
     recorder = _recorder()
     recorder.feed(ev.NodeJoined(0.0, a_node("n1", 1, mem_gib=8)))
@@ -53,11 +43,6 @@ def test_a_job_alone_goes_where_its_memory_fits() -> None:
     assert recorder.machine.job("a").gpus == ("n2-0",)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="R2, I02: the gates do not look at the free GPUs of a shared set: a gang of 6 GiB a "
-    "GPU shares beside one GPU of 4 GiB (or of unknown memory)",
-)
 @pytest.mark.parametrize("mem_bytes", [4 * GIB, None])
 def test_the_free_gpu_of_a_shared_gang_is_held_against_memory(mem_bytes: int | None) -> None:
     recorder = _recorder()
@@ -71,11 +56,6 @@ def test_the_free_gpu_of_a_shared_gang_is_held_against_memory(mem_bytes: int | N
     assert not any(isinstance(r, Placed) and r.job_id == "b" for r in recorder.records)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="R11: a gang over nodes gets no reservation when its remainder has only a smaller "
-    "node (or one that lost a GPU): every pool is asked for a whole node of GPUs",
-)
 def test_a_starving_gang_reserves_its_remainder_on_a_smaller_node() -> None:
     recorder = _recorder(Rules(starvation_s=60.0))
     recorder.feed(ev.NodeJoined(0.0, a_node("n1", 2)))
@@ -88,10 +68,6 @@ def test_a_starving_gang_reserves_its_remainder_on_a_smaller_node() -> None:
     assert [r.job_id for r in recorder.records if isinstance(r, Reserved)] == ["gang"]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="R15: a node with wake_s = 0 is taken as not woken in the moment of its waking",
-)
 def test_a_node_that_wakes_at_once_is_given_a_moment() -> None:
     recorder = _recorder()
     node = a_node("n1", 1, can_sleep=True, wake_s=0.0)
@@ -121,11 +97,6 @@ def _c_beside_a_and_b(recorder: Recorder, *, far_node_asleep: bool) -> None:
     assert recorder.machine.job("c").gpus == ("n1-0", "n2-0")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="R9: the window opens at JobStarted, but restarts are counted, and the newcomer is "
-    "even undone, before it has started",
-)
 def test_a_resident_that_ends_before_the_newcomer_starts_is_no_restart() -> None:
     recorder = _recorder(Rules(window_max_restarts=0))
     _c_beside_a_and_b(recorder, far_node_asleep=False)
@@ -133,11 +104,6 @@ def test_a_resident_that_ends_before_the_newcomer_starts_is_no_restart() -> None
     assert recorder.machine.job("c").undos == 0
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="R10, I17: the newcomer undone before it started: its JobStarted is ignored, and with "
-    "it the epoch that it completes before it stops",
-)
 def test_an_epoch_done_after_an_undo_counts() -> None:
     recorder = _recorder(Rules(window_max_restarts=0))
     _c_beside_a_and_b(recorder, far_node_asleep=False)
@@ -148,11 +114,6 @@ def test_an_epoch_done_after_an_undo_counts() -> None:
     assert recorder.machine.job("c").epochs_done == 1
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="R10: a newcomer whose StartJob was never sent (its node is waking) is told to stop, "
-    "and holds its GPUs until an executor releases what it never had",
-)
 def test_no_command_to_a_job_that_was_never_started() -> None:
     recorder = _recorder(Rules(window_max_restarts=0))
     _c_beside_a_and_b(recorder, far_node_asleep=True)
@@ -160,11 +121,6 @@ def test_no_command_to_a_job_that_was_never_started() -> None:
     assert effects == ()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="R10, I12: the signature of an undo includes the resident that has just ended, so the "
-    "set that was undone may be tried again",
-)
 def test_the_signature_of_an_undo_is_who_was_left() -> None:
     recorder = _recorder(Rules(window_max_restarts=0))
     recorder.feed(ev.NodeJoined(0.0, a_node("n1", 1)))
@@ -191,11 +147,6 @@ def test_the_signature_of_an_undo_is_who_was_left() -> None:
     assert not any(isinstance(r, Placed) and r.attempt == 2 and r.shared for r in recorder.records)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="R14: StartFailed proves that no process exists, but while the job is stopping "
-    "(cancelled meanwhile) it is ignored and the GPUs stay booked",
-)
 def test_a_start_that_fails_after_a_cancellation_frees_the_gpus() -> None:
     recorder = _recorder()
     recorder.feed(ev.NodeJoined(0.0, a_node("n1", 1)))
