@@ -148,6 +148,10 @@ class JobQueue:
 
 
 def _take_out(entries: list[tuple[QueueKey, JobRecord]], job: JobRecord) -> None:
-    position = bisect_left(entries, job.key, key=lambda entry: entry[0])
+    position = bisect_left(entries, job.key, key=_key_of)
     if position < len(entries) and entries[position][0] == job.key:
         del entries[position]
+
+
+def _key_of(entry: tuple[QueueKey, JobRecord]) -> QueueKey:
+    return entry[0]
