@@ -328,9 +328,17 @@ class World:
                 return
             attempt.state = "running"
             self._send(ev.JobStarted(0.0, job.job_id, attempt.number), attempt)
-            self._run_epoch(attempt)
+            if attempt.epoch >= _epochs(job):
+                self._finish(attempt)
+            else:
+                self._run_epoch(attempt)
 
         self._later(at_s, begin)
+
+    def _finish(self, attempt: Attempt) -> None:
+        attempt.state = "over"
+        self._send(ev.JobFinished(0.0, attempt.job.job_id, attempt.number), attempt)
+        self._release(attempt)
 
     def _run_epoch(self, attempt: Attempt) -> None:
         gpus = set(attempt.all_gpus)
@@ -347,12 +355,9 @@ class World:
         attempt.epoch += 1
         clean = bool(self._choose("clean"))
         done = ev.EpochCompleted(0.0, job.job_id, attempt.number, attempt.epoch, clean)
-        total = 3 if job.epochs is None else job.epochs
         self._send(done, attempt)
-        if attempt.epoch >= total:
-            attempt.state = "over"
-            self._send(ev.JobFinished(0.0, job.job_id, attempt.number), attempt)
-            self._release(attempt)
+        if attempt.epoch >= _epochs(job):
+            self._finish(attempt)
         elif attempt.stop_asked:
             attempt.state = "over"
             stopped = ev.JobStopped(0.0, job.job_id, attempt.number, attempt.epoch)
@@ -448,3 +453,8 @@ class World:
             if enough and (not rest or (left and max(left) >= rest)):
                 return True
         return False
+
+
+def _epochs(job: JobSpec) -> int:
+    """Give how many epochs a job really has; one that does not say has three."""
+    return 3 if job.epochs is None else job.epochs
