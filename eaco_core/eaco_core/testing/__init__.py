@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from eaco_core.testing.builders import PlainPower, a_job, a_node, a_profile, an_observation
 from eaco_core.testing.recorder import InvariantBroken, Recorder, in_words
+from eaco_core.testing.script import Script
 from eaco_core.testing.world import BENIGN, Attempt, Habits, World
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "InvariantBroken",
     "PlainPower",
     "Recorder",
+    "Script",
     "World",
     "a_job",
     "a_node",

@@ -132,7 +132,9 @@ def rule_sets(draw: DrawFn, base: Rules) -> Rules:
     starving = base.starvation_s < float("inf")
     changed = attrs.evolve(
         base,
-        starvation_s=draw(st.sampled_from([3600.0, 3600.0, 600.0, 60.0])) if starving else float("inf"),
+        starvation_s=draw(st.sampled_from([3600.0, 3600.0, 600.0, 60.0]))
+        if starving
+        else float("inf"),
         window_max_restarts=draw(st.sampled_from([3, 0, 1])),
         lost_after_s=draw(st.sampled_from([300.0, 60.0])),
         idle_sleep_s=draw(st.sampled_from([300.0, 30.0])),
