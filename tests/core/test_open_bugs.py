@@ -6,8 +6,10 @@ import pytest
 
 from eaco_core import events as ev
 from eaco_core.invariants import check_history
+from eaco_core.jobs import JobState
 from eaco_core.machine import SchedulerMachine
-from eaco_core.testing import Recorder, a_job, a_node
+from eaco_core.policies import policy_named
+from eaco_core.testing import Recorder, Script, a_job, a_node
 
 
 @pytest.mark.xfail(
@@ -31,3 +33,17 @@ def test_the_checker_knows_that_an_ended_job_may_still_count_as_a_co_resident() 
     assert recorder.machine.job("new").gpus == ("n2-0",)
     report = check_history(recorder.lines)
     assert report.ok, report.failed
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="R17: cancelling the queued head calls no pass: under fifo and eaco-paper everyone "
+    "behind it waits until something else happens",
+)
+@pytest.mark.parametrize("policy", ["fifo", "eaco-paper"])
+def test_who_waits_behind_a_job_that_is_cancelled_starts(policy: str) -> None:
+    story = Script(a_node("n1", 1), policy=policy_named(policy))
+    story.submit(a_job("big", 2), a_job("small"))
+    assert story.state("small") is JobState.QUEUED
+    story.cancel("big")
+    assert story.state("small") is JobState.STARTING
