@@ -13,6 +13,7 @@ from eaco_core.cluster import NodeReading, NodeState
 from eaco_core.decisions import Placed, Requeued, Reserved, Waits
 from eaco_core.effects import KillJob, WakeNode
 from eaco_core.invariants import check_history
+from eaco_core.jobs import CheckpointScope
 from eaco_core.machine import SchedulerMachine
 from eaco_core.rules import Rules
 from eaco_core.testing import Recorder, a_job, a_node
@@ -199,6 +200,19 @@ def test_gpus_that_others_use_or_that_are_too_small_are_no_room() -> None:
     assert _starving(others[0]).broken() == {"I24"}
     assert _starving(*others).broken() == set()
     assert _starving(peak_gib=17).broken() == set()
+
+
+def test_a_job_waits_for_the_node_that_has_its_checkpoint_while_that_is_there() -> None:
+    for scope, broken in ((CheckpointScope.NODE, set[str]()), (CheckpointScope.SHARED, {"I24"})):
+        run = HistoryWriter(starvation_s=500.0).submit("a", 0.0, checkpoint_scope=scope)
+        run.start("a", 0.0, "g0").epochs("a", 1, 1, 110.0, 0.0).add(ev.NodeDrained(120.0, "n1"))
+        run.add(ev.JobStopped(130.0, "a", 1, 1))
+        run.add(ev.GpusReleased(130.0, "a", 1, ("g0",)), Requeued(130.0, "a", 1, "it stopped"))
+        run.add(ev.Tick(130.0), Waits(130.0, "a", "drained", ())).add(ev.Tick(700.0))
+        assert run.broken() == broken
+        # The checkpoint is gone with its node: the job can begin again anywhere.
+        run.add(ev.NodeLost(710.0, "n1")).add(ev.Tick(720.0))
+        assert run.broken() == {"I24"}
 
 
 def test_memory_that_was_seen_counts_like_memory_that_was_declared() -> None:

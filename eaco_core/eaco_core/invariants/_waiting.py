@@ -12,6 +12,7 @@ from eaco_core.decisions import Reserved, Waits
 from eaco_core.events import Tick
 from eaco_core.invariants._checker import TIME_SLACK, Checker, above
 from eaco_core.invariants._placement import compatible_complaint, memory_complaint
+from eaco_core.jobs import CheckpointScope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +54,7 @@ def _free_by_type(world: World, node: Node, job: Job, *, idle_only: bool) -> Cou
     else:
         # Nobody can take a node that is falling asleep: it can be promised once it sleeps.
         usable = node.state not in {NodeState.OUT, NodeState.FALLING_ASLEEP}
-    if node.drained or not usable:
+    if node.drained or not usable or not _has_checkpoint(world, node, job):
         return Counter()
     return Counter(
         gpu.spec.gpu_type
@@ -64,6 +65,16 @@ def _free_by_type(world: World, node: Node, job: Job, *, idle_only: bool) -> Cou
         and memory_complaint(gpu.spec, [job.spec], world.rules, world.peak_bytes) is None
         and compatible_complaint(job.spec, gpu.spec, node.spec) is None
     )
+
+
+def _has_checkpoint(world: World, node: Node, job: Job) -> bool:
+    """Tell whether a job can go on from this node; one whose checkpoint is lost can anywhere."""
+    last = job.placement
+    if job.spec.checkpoint_scope is not CheckpointScope.NODE or not job.epochs_done or not last:
+        return True
+    known = [world.gpus[gpu_id].node for gpu_id in last.gpu_ids if gpu_id in world.gpus]
+    lost = any(other.state is NodeState.OUT for other in known)
+    return lost or node in known
 
 
 class Fallback(Checker):
