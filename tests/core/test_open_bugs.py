@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from eaco_core import events as ev
+from eaco_core.decisions import Reserved
 from eaco_core.invariants import check_history
 from eaco_core.jobs import JobState
 from eaco_core.machine import SchedulerMachine
 from eaco_core.policies import policy_named
+from eaco_core.rules import Rules
 from eaco_core.testing import Recorder, Script, a_job, a_node
 
 
@@ -47,3 +49,18 @@ def test_who_waits_behind_a_job_that_is_cancelled_starts(policy: str) -> None:
     assert story.state("small") is JobState.QUEUED
     story.cancel("big")
     assert story.state("small") is JobState.STARTING
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="R11, R18: a reservation that moves to a later start on the same GPUs is not recorded, "
+    "so that the history cannot explain who used them meanwhile (I24)",
+)
+def test_a_reservation_that_starts_later_is_told() -> None:
+    story = Script(a_node("n1", 2), rules=Rules(starvation_s=60.0))
+    story.run(a_job("slow", exclusive=True)).submit(a_job("gang", 2, exclusive=True))
+    story.at(60.0).tick()
+    assert story.told(Reserved).start_s == 1060.0
+    story.at(900.0).submit(a_job("short", submit_s=900.0, epochs=3, exclusive=True))
+    assert story.gpus("short") == ("n1-1",), "slow may take until 1900 s by now"
+    story.check()

@@ -106,6 +106,7 @@ class World:
         self.specs: dict[str, JobSpec] = {}
         self.attempts: dict[tuple[str, int], Attempt] = {}
         self.telemetry = False
+        self._peaks: list[int] = []
         self._readings: dict[str, tuple[float, float | None, bool | None]] = {}
         self._turn = _Habit()
         self._number = count()
@@ -171,6 +172,8 @@ class World:
     def fail(self, attempt: Attempt, reason: FailureReason, peak: int | None = None) -> None:
         """Let a running attempt die."""
         attempt.state = "over"
+        if peak is not None:
+            self._peaks.append(peak)
         failed = ev.JobFailed(0.0, attempt.job.job_id, attempt.number, reason, 1, peak)
         self._send(failed, attempt)
         self._release(attempt)
@@ -417,6 +420,9 @@ class World:
             if step % 10 == 0:
                 alive = self.alive_jobs()
                 self._rejoin_lost()
+            if alive and self.next_s() is None:
+                alive = self.alive_jobs()
+                self._rejoin_lost()
             if not alive or not self.advance():
                 break
         return self.alive_jobs()
@@ -445,6 +451,8 @@ class World:
         for gpu_type, here in sizes.items():
             if job.gpu_types is not None and gpu_type not in job.gpu_types:
                 continue
+            if not self._fits(job, gpu_type):
+                continue
             size = largest[gpu_type]
             whole, rest = (0, job.gpus) if job.gpus <= size else divmod(job.gpus, size)
             full = sorted(here, reverse=True)
@@ -453,6 +461,17 @@ class World:
             if enough and (not rest or (left and max(left) >= rest)):
                 return True
         return False
+
+    def _fits(self, job: JobSpec, gpu_type: str) -> bool:
+        """Tell whether the job's memory fits on every GPU of the type: no need for more."""
+        profile = job.profile_on(gpu_type)
+        peaks = [0 if profile is None else profile.peak_mem_bytes or 0, *self._peaks]
+        return all(
+            gpu.mem_bytes is None or max(peaks) <= gpu.mem_bytes
+            for node in self.nodes.values()
+            for gpu in node.gpus
+            if gpu.gpu_type == gpu_type
+        )
 
 
 def _epochs(job: JobSpec) -> int:
