@@ -149,7 +149,8 @@ class Actions:
             gpu.reserved_for = job.spec.job_id
         c.view.reservation = Reservation(job, action.gpus, action.start_s, c.evidence.version)
         ids = tuple(gpu.spec.gpu_id for gpu in action.gpus)
-        if old is None or old.job is not job or old.gpus != action.gpus:
+        same = old is not None and old.job is job and old.gpus == action.gpus
+        if old is None or not same or old.start_s != action.start_s:
             c.ledger.note_reservation_moved()
             c.records.append(Reserved(c.now_s, job.spec.job_id, ids, action.start_s))
 

@@ -123,6 +123,11 @@ class Ledger:
         """Bring the host index in line with whatever changed on the GPU."""
         self._refresh_host(gpu)
 
+    def note_news(self, gpu: GpuRecord) -> None:
+        """Let one GPU count as changed although its residents are the same."""
+        self.changed_seq += 1
+        gpu.changed_seq = self.changed_seq
+
     def touch_all(self) -> None:
         """Let every GPU count as changed: a bound fell somewhere."""
         self.changed_seq += 1

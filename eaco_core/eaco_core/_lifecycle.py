@@ -196,6 +196,8 @@ class Lifecycle:
             self._c.queue.remove(job, self._c.now_s)
             self._c.move(job, _S.CANCELLED)
             self._drop_reservation(job)
+            # Whoever waited behind it may be able to start.
+            self._c.pass_due = True
             return None
         job.then_reason = "cancelled by its user"
         if job.state is _S.STARTING and not job.start_sent:

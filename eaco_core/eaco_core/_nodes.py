@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from eaco_core import effects as fx
@@ -127,6 +128,9 @@ class Nodes:
             gpu = gpus.get(reading.gpu_id)
             if gpu is None:
                 continue
+            newest_s = gpu.readings[-1].received_s if gpu.readings else -math.inf
+            if self._c.now_s - newest_s > self._c.rules.sample_max_age_s:
+                self._c.ledger.note_news(gpu)
             gpu.readings.append(reading)
             while gpu.readings[0].received_s < horizon_s and len(gpu.readings) > 1:
                 gpu.readings.popleft()
