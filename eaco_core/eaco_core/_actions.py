@@ -76,7 +76,7 @@ class Actions:
         c.move(job, JobState.STARTING)
         c.ledger.book(job, action.gpus)
         if job.spec.checkpoint_scope.value == "node":
-            job.pinned_nodes = frozenset(gpu.node.spec.node_id for gpu in action.gpus)
+            job.checkpoint_nodes = frozenset(gpu.node.spec.node_id for gpu in action.gpus)
         c.refresh_bounds(action.gpus)
         if shared:
             self._windows.open(job, [effect.job for effect in action.effects])

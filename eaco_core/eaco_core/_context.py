@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from eaco_core import effects as fx
 from eaco_core._ledger import Ledger
+from eaco_core._power_table import PowerTable
 from eaco_core._queue import JobQueue
 from eaco_core._timers import Timers
 from eaco_core.errors import InternalError
 from eaco_core.evidence import Evidence
 from eaco_core.jobs import JobState
-from eaco_core.payoff import PowerTable
 from eaco_core.states import is_legal
 from eaco_core.view import View
 
@@ -74,7 +75,9 @@ class Context:
         self.effects.append(fx.StopAtEpochBoundary(job.spec.job_id, job.attempt, self.term, reason))
         epoch_s = job.solo_epoch_s(job.gpus[0].spec.gpu_type)
         if epoch_s is not None:
-            ratio = min(job.upper_ratio, self.rules.max_slowdown_ratio * self.rules.kill_factor)
+            ratio = job.upper_ratio
+            if not math.isfinite(ratio):
+                ratio = self.rules.max_slowdown_ratio
             limit_s = self.rules.kill_factor * ratio * epoch_s + self.rules.kill_slack_s
             self.timers.set(("kill", job.spec.job_id), self.now_s + limit_s)
 

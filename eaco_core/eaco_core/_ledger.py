@@ -60,10 +60,12 @@ class Ledger:
         node = NodeRecord(spec, state, now_s)
         self.nodes[spec.node_id] = node
         for pool in node.pools.values():
-            size = self.pool_sizes.get(pool.gpu_type, 0)
-            self.pool_sizes[pool.gpu_type] = max(size, len(pool.gpus))
             for gpu in pool.gpus:
                 self.gpus[gpu.spec.gpu_id] = gpu
+        self.pool_sizes.clear()
+        for pool in (pool for known in self.nodes.values() for pool in known.pools.values()):
+            size = self.pool_sizes.get(pool.gpu_type, 0)
+            self.pool_sizes[pool.gpu_type] = max(size, len(pool.gpus))
         self.refresh_node(node)
         return node
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from eaco_core import effects as fx
 from eaco_core import events as ev
+from eaco_core.cluster import NodeState
 from eaco_core.decisions import Requeued
 from eaco_core.errors import EventRefused
 from eaco_core.jobs import CheckpointScope, FailureReason, JobState
@@ -210,10 +211,13 @@ class Lifecycle:
         self._stop_now(job, _S.CANCELLED, job.then_reason)
         return None
 
-    def lost(self, job: JobRecord, gpus: list[GpuRecord], reason: str) -> None:
-        """Some of a job's GPUs are gone, and with them the job (I28)."""
-        node_lost = any(not gpu.node.usable for gpu in gpus)
-        running = job.computing
+    def lost(self, job: JobRecord, gpus: list[GpuRecord], reason: str, *, may_live: bool) -> None:
+        """Some of a job's GPUs are gone, and with them the job (I28).
+
+        `may_live`: its process may still be there, although the GPU is not.
+        """
+        node_lost = any(gpu.node.state is NodeState.OUT for gpu in gpus)
+        sent = job.start_sent
         if job.state is not _S.STOPPING:
             self._windows.resident_gone(job, reason)
         self._process_ended(job, reason)
@@ -224,12 +228,22 @@ class Lifecycle:
         if elsewhere and job.state is _S.STARTING and not job.start_sent:
             self._free(job, list(job.gpus))
             return
-        if elsewhere:
-            if job.state is not _S.STOPPING:
-                self._c.move(job, _S.STOPPING)
-            if running or job.start_sent:
-                self._c.kill(job, reason)
+        if elsewhere and job.state is not _S.STOPPING:
+            self._c.move(job, _S.STOPPING)
+        if sent and (elsewhere or may_live):
+            self._c.kill(job, reason)
         self._free(job, gpus)
+
+    def checkpoints_lost(self, node_id: str, reason: str) -> None:
+        """A node took the checkpoints with it of jobs that wait to go on there (I17)."""
+        c = self._c
+        pinned = [job for job in c.queue if job.pinned_nodes and node_id in job.pinned_nodes]
+        for job in pinned:
+            c.queue.remove(job, c.now_s)
+            self._roll_back(job, node_lost=True)
+            job.pinned_nodes = None
+            c.queue.add(job, c.now_s)
+            c.records.append(Requeued(c.now_s, job.spec.job_id, job.epochs_done, reason))
 
     def seen_alive(self, job: JobRecord) -> None:
         """A sign of life: the job is not unknown."""
@@ -296,6 +310,7 @@ class Lifecycle:
         job.upper_ratio = 1.0
         self._drop_reservation(job)
         if then is _S.QUEUED:
+            job.pinned_nodes = job.checkpoint_nodes if job.epochs_done else None
             c.queue.add(job, c.now_s)
             c.records.append(Requeued(c.now_s, job.spec.job_id, job.epochs_done, job.then_reason))
 
@@ -313,7 +328,6 @@ class Lifecycle:
         scope = job.spec.checkpoint_scope
         if scope is CheckpointScope.NONE or (scope is CheckpointScope.NODE and node_lost):
             job.epochs_done = 0
-            job.pinned_nodes = None
 
     def _note_memory(self, job: JobRecord, peak_bytes: int | None) -> None:
         if not job.gpus:

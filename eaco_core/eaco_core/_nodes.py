@@ -75,7 +75,8 @@ class Nodes:
             return "the node is asleep already"
         if node.state is NodeState.OUT or node.resident_count:
             return f"the node is {node.state.value} with {node.resident_count} bookings"
-        self._c.timers.cancel(("sleep", node.spec.node_id))
+        for kind in ("sleep", "wake"):
+            self._c.timers.cancel((kind, node.spec.node_id))
         self._c.ledger.set_node_state(node, NodeState.ASLEEP)
         self._c.pass_due = True
         return None
@@ -103,7 +104,8 @@ class Nodes:
         self._c.ledger.set_node_state(node, NodeState.OUT)
         for job in residents:
             lost = [gpu for gpu in job.gpus if gpu.node is node]
-            self._jobs.lost(job, lost, reason)
+            self._jobs.lost(job, lost, reason, may_live=False)
+        self._jobs.checkpoints_lost(node.spec.node_id, reason)
         return None
 
     def gpu_lost(self, gpu: GpuRecord) -> str | None:
@@ -114,9 +116,7 @@ class Nodes:
         residents = list(gpu.residents)
         self._c.ledger.refresh_node(gpu.node)
         for job in residents:
-            if job.computing:
-                self._c.kill(job, f"GPU {gpu.spec.gpu_id} is lost")
-            self._jobs.lost(job, [gpu], f"GPU {gpu.spec.gpu_id} is lost")
+            self._jobs.lost(job, [gpu], f"GPU {gpu.spec.gpu_id} is lost", may_live=True)
         return None
 
     def sampled(self, node: NodeRecord, event: ev.NodeSampled) -> str | None:

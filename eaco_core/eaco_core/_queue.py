@@ -11,7 +11,7 @@ import heapq
 from bisect import bisect_left, insort
 from typing import TYPE_CHECKING
 
-from eaco_core._records import JobKind
+from eaco_core._records import JobClass, JobKind
 from eaco_core.jobs import JobState
 
 if TYPE_CHECKING:
@@ -19,25 +19,6 @@ if TYPE_CHECKING:
 
     from eaco_core._records import JobRecord, QueueKey
     from eaco_core.jobs import JobSpec
-
-
-class JobClass:
-    """Queued jobs that fit the same places.
-
-    `looked_seq`: up to which ledger count every member but the fresh ones was refused
-    everywhere. `timely`: time alone may change a refusal of the last look (deadlines,
-    energy).
-    """
-
-    __slots__ = ("exclusive", "fresh", "kind", "looked_seq", "members", "timely")
-
-    def __init__(self, kind: JobKind, *, exclusive: bool) -> None:
-        self.kind = kind
-        self.exclusive = exclusive
-        self.members: list[tuple[QueueKey, JobRecord]] = []
-        self.fresh: list[tuple[QueueKey, JobRecord]] = []
-        self.looked_seq = 0
-        self.timely = False
 
 
 class JobQueue:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from attrs import define, field
+
 from eaco_core.cluster import NodeState
 from eaco_core.jobs import CheckpointScope, JobState, ShareWith
 from eaco_core.states import HOLDING
 
 if TYPE_CHECKING:
-    from eaco_core._queue import JobClass
-    from eaco_core._windows import Window
     from eaco_core.cluster import GpuSpec, NodeReading, NodeSpec
     from eaco_core.jobs import JobSpec, SoloProfile
 
@@ -177,6 +177,7 @@ class JobRecord:
         "acc_s",
         "at_risk_told",
         "attempt",
+        "checkpoint_nodes",
         "clean_since_s",
         "computing",
         "epoch_started_s",
@@ -248,6 +249,8 @@ class JobRecord:
         self.exclusive_only = False
         self.exclusive_next = False
         self.reservation_wanted = False
+        # Where its checkpoints are, if only there; and where it has to go on, while it waits.
+        self.checkpoint_nodes: frozenset[str] | None = None
         self.pinned_nodes: frozenset[str] | None = None
         self.at_risk_told = False
 
@@ -290,3 +293,37 @@ class JobRecord:
     def holds(self) -> bool:
         """Tell whether the job holds GPUs."""
         return self.state in HOLDING
+
+
+class JobClass:
+    """Queued jobs that fit the same places.
+
+    `looked_seq`: up to which ledger count every member but the fresh ones was refused
+    everywhere. `timely`: time alone may change a refusal of the last look (deadlines,
+    energy).
+    """
+
+    __slots__ = ("exclusive", "fresh", "kind", "looked_seq", "members", "timely")
+
+    def __init__(self, kind: JobKind, *, exclusive: bool) -> None:
+        self.kind = kind
+        self.exclusive = exclusive
+        self.members: list[tuple[QueueKey, JobRecord]] = []
+        self.fresh: list[tuple[QueueKey, JobRecord]] = []
+        self.looked_seq = 0
+        self.timely = False
+
+
+@define(eq=False)
+class Window:
+    """One open window. `epoch_s` holds the evidence of each affected job by its id."""
+
+    newcomer: JobRecord
+    affected: list[JobRecord]
+    locked: list[GpuRecord]
+    residents_signature: tuple[str, ...]
+    opened: bool = False
+    closed: bool = False
+    restarts: int = 0
+    epoch_s: dict[str, float] = field(factory=dict[str, float])
+    best_epoch_s: dict[str, float] = field(factory=dict[str, float])

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attrs import define, field, frozen
+from attrs import frozen
 
+from eaco_core._records import Window
 from eaco_core.admission import highest_bound, predict_jct, signature
 from eaco_core.decisions import Evidence as EvidenceRecord
 from eaco_core.decisions import Verdict, WindowRestarted
@@ -24,21 +25,6 @@ if TYPE_CHECKING:
     from eaco_core._context import Context
     from eaco_core._records import GpuRecord, JobRecord
     from eaco_core.rules import Rules
-
-
-@define(eq=False)
-class Window:
-    """One open window. `epoch_s` holds the evidence of each affected job by its id."""
-
-    newcomer: JobRecord
-    affected: list[JobRecord]
-    locked: list[GpuRecord]
-    residents_signature: tuple[str, ...]
-    opened: bool = False
-    closed: bool = False
-    restarts: int = 0
-    epoch_s: dict[str, float] = field(factory=dict[str, float])
-    best_epoch_s: dict[str, float] = field(factory=dict[str, float])
 
 
 @frozen

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from attrs import field, frozen
 
 from eaco_core._ledger import Ledger
+from eaco_core._power_table import PowerTable
 from eaco_core._queue import JobQueue
 from eaco_core._records import JobRecord
 from eaco_core.cluster import NodeState
 from eaco_core.errors import InputError
 from eaco_core.evidence import Evidence, OverflowLaw
 from eaco_core.jobs import JobState
-from eaco_core.payoff import PowerTable
 from eaco_core.rules import Rules
 from eaco_core.view import View
 

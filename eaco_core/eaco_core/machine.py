@@ -225,7 +225,7 @@ class SchedulerMachine:
         }
 
     def _handle(self, event: Any) -> str | None:  # noqa: ANN401 - told apart by its type
-        kind: type = type(event)
+        kind: type[object] = type(event)
         of_job = self._job_handlers.get(kind)
         if of_job is not None:
             return self._of_job(event, of_job)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from eaco_core._ledger import Ledger
+    from eaco_core._power_table import PowerTable
     from eaco_core._queue import JobQueue
     from eaco_core._records import GpuRecord, JobRecord, NodeRecord, PoolRecord
     from eaco_core.evidence import Evidence
-    from eaco_core.payoff import PowerTable
     from eaco_core.rules import Rules
 
 

@@ -11,8 +11,7 @@ from eaco_core.policies.base import Wait
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from eaco_core._queue import JobClass
-    from eaco_core._records import JobRecord, QueueKey
+    from eaco_core._records import JobClass, JobRecord, QueueKey
     from eaco_core.view import View
 
 
