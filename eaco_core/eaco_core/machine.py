@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from eaco_core import events as ev
 from eaco_core._actions import Actions
@@ -224,17 +224,17 @@ class SchedulerMachine:
             ev.NodeAsleep: nodes.asleep,
         }
 
-    def _handle(self, event: Any) -> str | None:  # noqa: ANN401 - told apart by its type
-        kind: type[object] = type(event)
+    def _handle(self, event: Event) -> str | None:
+        kind = type(event)
         of_job = self._job_handlers.get(kind)
         if of_job is not None:
-            return self._of_job(event, of_job)
+            return self._of_job(cast("ev.JobEvent", event), of_job)
         handler = self._handlers.get(kind)
         if handler is not None:
             return handler(event)
         of_node = self._node_handlers.get(kind)
         if of_node is not None:
-            return of_node(self._node(event), event)
+            return of_node(self._node(cast("ev.NodeEvent", event)), event)
         raise EventRefused(f"{event!r} is not an event", event=event)
 
     @staticmethod
