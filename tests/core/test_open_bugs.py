@@ -5,13 +5,9 @@ from __future__ import annotations
 import pytest
 
 from eaco_core import events as ev
-from eaco_core.decisions import Reserved
 from eaco_core.invariants import check_history
-from eaco_core.jobs import JobState
 from eaco_core.machine import SchedulerMachine
-from eaco_core.policies import policy_named
-from eaco_core.rules import Rules
-from eaco_core.testing import Recorder, Script, a_job, a_node
+from eaco_core.testing import Recorder, a_job, a_node
 
 
 @pytest.mark.xfail(
@@ -35,32 +31,3 @@ def test_the_checker_knows_that_an_ended_job_may_still_count_as_a_co_resident() 
     assert recorder.machine.job("new").gpus == ("n2-0",)
     report = check_history(recorder.lines)
     assert report.ok, report.failed
-
-
-@pytest.mark.xfail(
-    strict=True,
-    reason="R17: cancelling the queued head calls no pass: under fifo and eaco-paper everyone "
-    "behind it waits until something else happens",
-)
-@pytest.mark.parametrize("policy", ["fifo", "eaco-paper"])
-def test_who_waits_behind_a_job_that_is_cancelled_starts(policy: str) -> None:
-    story = Script(a_node("n1", 1), policy=policy_named(policy))
-    story.submit(a_job("big", 2), a_job("small"))
-    assert story.state("small") is JobState.QUEUED
-    story.cancel("big")
-    assert story.state("small") is JobState.STARTING
-
-
-@pytest.mark.xfail(
-    strict=True,
-    reason="R11, R18: a reservation that moves to a later start on the same GPUs is not recorded, "
-    "so that the history cannot explain who used them meanwhile (I24)",
-)
-def test_a_reservation_that_starts_later_is_told() -> None:
-    story = Script(a_node("n1", 2), rules=Rules(starvation_s=60.0))
-    story.run(a_job("slow", exclusive=True)).submit(a_job("gang", 2, exclusive=True))
-    story.at(60.0).tick()
-    assert story.told(Reserved).start_s == 1060.0
-    story.at(900.0).submit(a_job("short", submit_s=900.0, epochs=3, exclusive=True))
-    assert story.gpus("short") == ("n1-1",), "slow may take until 1900 s by now"
-    story.check()

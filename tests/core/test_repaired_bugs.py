@@ -7,9 +7,11 @@ import pytest
 from eaco_core import events as ev
 from eaco_core.cluster import GpuSpec, NodeSpec, NodeState
 from eaco_core.decisions import Placed, Reserved
+from eaco_core.jobs import JobState
 from eaco_core.machine import SchedulerMachine
+from eaco_core.policies import policy_named
 from eaco_core.rules import GIB, Rules
-from eaco_core.testing import Recorder, a_job, a_node
+from eaco_core.testing import Recorder, Script, a_job, a_node
 
 
 def _recorder(rules: Rules | None = None) -> Recorder:
@@ -155,3 +157,22 @@ def test_a_start_that_fails_after_a_cancellation_frees_the_gpus() -> None:
     recorder.feed(ev.JobCancelled(0.0, "a"))
     recorder.feed(ev.StartFailed(1.0, "a", 1))
     assert recorder.machine.job("a").gpus == ()
+
+
+@pytest.mark.parametrize("policy", ["fifo", "eaco-paper"])
+def test_who_waits_behind_a_job_that_is_cancelled_starts(policy: str) -> None:
+    story = Script(a_node("n1", 1), policy=policy_named(policy))
+    story.submit(a_job("big", 2), a_job("small"))
+    assert story.state("small") is JobState.QUEUED
+    story.cancel("big")
+    assert story.state("small") is JobState.STARTING
+
+
+def test_a_reservation_that_starts_later_is_told() -> None:
+    story = Script(a_node("n1", 2), rules=Rules(starvation_s=60.0))
+    story.run(a_job("slow", exclusive=True)).submit(a_job("gang", 2, exclusive=True))
+    story.at(60.0).tick()
+    assert story.told(Reserved).start_s == 1060.0
+    story.at(900.0).submit(a_job("short", submit_s=900.0, epochs=3, exclusive=True))
+    assert story.gpus("short") == ("n1-1",), "slow may take until 1900 s by now"
+    story.check()

@@ -169,11 +169,6 @@ class TestR2Gates:
         story.at(10.0).read(0.1, "n1-0").submit(a_job("b", submit_s=10.0))
         assert story.state("b") is JobState.QUEUED
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="R2: a fresh reading with the same value wakes nobody up: the job that waits "
-        "because the last reading was too old is not looked at again",
-    )
     def test_a_node_that_reports_must_be_fresh(self) -> None:
         story = Script(a_node("n1", 1)).run(a_job("a"))
         story.at(10.0).read(0.2, "n1-0").at(40.1).submit(a_job("b", submit_s=40.1))
