@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, fields, frozen
 
-from eaco_telemetry.samples import (  # noqa: TC001 - codecs read the annotations
+from eaco_telemetry.samples import (
     GpuSample,
     HostSample,
     Moment,
+    NodeSample,
 )
 
 if TYPE_CHECKING:
@@ -51,12 +52,58 @@ class Reading:
 
     `problem`: None, or one sentence saying why the reader could not do its work and what to
     do about it. The caller goes on reading at its pace: a reader comes back by itself.
+    `simulated`: the numbers are made up.
     """
 
     gpus: tuple[GpuSample, ...] = ()
     host: HostSample | None = None
     events: tuple[DeviceEvent, ...] = ()
     problem: str | None = None
+    simulated: bool = False
+
+
+def node_sample(
+    readings: Mapping[str, Reading], *, node_id: str, session_id: str, seq: int, now: Moment
+) -> NodeSample:
+    """Put what the readers of one node saw (name of the reader to reading) into one sample.
+
+    A GPU that several readers see is taken from the first of them; of the host, each value
+    from the first that has it. One simulated part makes the sample a simulated one.
+    """
+    gpus: dict[str, GpuSample] = {}
+    host: HostSample | None = None
+    for reading in readings.values():
+        for gpu in reading.gpus:
+            gpus.setdefault(gpu.gpu_id, gpu)
+        if reading.host is not None:
+            host = reading.host if host is None else _both(host, reading.host)
+    return NodeSample(
+        node_id=node_id,
+        session_id=session_id,
+        seq=seq,
+        wall_ns=now.wall_ns,
+        monotonic_ns=now.monotonic_ns,
+        gpus=tuple(gpus.values()),
+        host=host,
+        simulated=any(reading.simulated for reading in readings.values()),
+        problems={name: reading.problem for name, reading in readings.items() if reading.problem},
+    )
+
+
+def _both(first: HostSample, second: HostSample) -> HostSample:
+    measured = [one.name for one in fields(HostSample) if one.metadata.get("measured")]
+    added = {
+        name: getattr(second, name)
+        for name in measured
+        if getattr(first, name) is None and getattr(second, name) is not None
+    }
+    return evolve(
+        first,
+        missing={name: why for name, why in first.missing.items() if name not in added},
+        capabilities=tuple(sorted({*first.capabilities, *second.capabilities})),
+        flags=tuple(sorted({*first.flags, *second.flags})),
+        **added,
+    )
 
 
 @runtime_checkable
