@@ -421,11 +421,13 @@ def test_the_busy_share_of_a_process_comes_from_fdinfo(tree: Tree) -> None:
     tree.process(900, "blender")
     tree.open_gpu(900, 3, amd_fdinfo(BDF, 1, gfx_ns=10**9, vram_kib=2048))
     reader = opened(tree)
-    (first,) = one(reader.read(at(1))).processes or ()
-    assert (first.sm_ratio, first.mem_used_bytes) == (None, 2 << 20)
+    first = one(reader.read(at(1))).processes
+    assert first is not None
+    assert first == (ProcessSample(900, "blender", None, 2 << 20),)
     tree.open_gpu(900, 3, amd_fdinfo(BDF, 1, gfx_ns=10**9 + 250_000_000, vram_kib=2048))
-    (second,) = one(reader.read(at(2))).processes or ()
-    assert second.sm_ratio == pytest.approx(0.25)
+    second = one(reader.read(at(2))).processes
+    assert second is not None
+    assert [process.sm_ratio for process in second] == [pytest.approx(0.25)]
 
 
 def test_without_root_the_list_of_processes_is_flagged_as_a_part(tree: Tree) -> None:

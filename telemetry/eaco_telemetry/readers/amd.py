@@ -124,8 +124,8 @@ class AmdReader(CardReader):
     def _measure(self, card: Card, found: Found, now: Moment | None) -> None:
         memory = self._memories.setdefault(card.gpu_id, _Memory())
         device = card.device
-        found.take("util_ratio", read_scaled(device / "gpu_busy_percent", 0.01, most=1.0))
-        found.take("mem_busy_ratio", read_scaled(device / "mem_busy_percent", 0.01, most=1.0))
+        found.take("util_ratio", read_scaled(device / "gpu_busy_percent", per=100, most=1.0))
+        found.take("mem_busy_ratio", read_scaled(device / "mem_busy_percent", per=100, most=1.0))
         found.take("mem_used_bytes", read_count(device / "mem_info_vram_used"))
         found.take("mem_total_bytes", read_count(device / "mem_info_vram_total"))
         if "mem_total_bytes" in found.values:
@@ -209,7 +209,7 @@ def _memory_temperature(sensor: Path | None) -> Value[float]:
 
 
 def _clock(sensor: Path) -> Value[float]:
-    return read_scaled(sensor.with_name(f"{sensor.name}_input"), 1.0, most=MAX_CLOCK_HZ)
+    return read_scaled(sensor.with_name(f"{sensor.name}_input"), most=MAX_CLOCK_HZ)
 
 
 def _take_energy(memory: _Memory, found: Found, now: Moment | None) -> None:

@@ -26,6 +26,7 @@ from eaco_telemetry.readers.sysfs import (
     Value,
     absent,
     can_fall_asleep,
+    device_name,
     first_known,
     is_asleep,
     link_name,
@@ -255,7 +256,7 @@ class CardReader(abc.ABC):
             if driver is None or not self._is_ours(folder, driver):
                 continue
             bdf = pci_address(folder / "device")
-            key = bdf or f"soc:{link_name(folder / 'device') or name}"
+            key = bdf or f"soc:{device_name(folder / 'device')}"
             if key in present:  # a second card of one device
                 continue
             present.add(key)
@@ -277,7 +278,7 @@ class CardReader(abc.ABC):
         if card.pci_bdf is not None:
             return f"pci:{self._node_id}/{card.pci_bdf}"
         plain = f"soc:{self._node_id}"
-        return plain if plain not in taken else f"{plain}/{link_name(card.device)}"
+        return plain if plain not in taken else f"{plain}/{device_name(card.device)}"
 
 
 def _event_kind(
@@ -332,12 +333,12 @@ def labelled(hwmon: Path, kind: str) -> dict[str, Path]:
 
 def read_temperature_c(path: Path) -> Value[float]:
     """Read thousandths of a degree."""
-    return read_scaled(path, 1e-3, least=ABSOLUTE_ZERO_C, most=MAX_TEMPERATURE_C)
+    return read_scaled(path, per=1e3, least=ABSOLUTE_ZERO_C, most=MAX_TEMPERATURE_C)
 
 
 def read_power_w(path: Path, *, most: float = MAX_CARD_W) -> Value[float]:
     """Read microwatts."""
-    return read_scaled(path, 1e-6, most=most)
+    return read_scaled(path, per=1e6, most=most)
 
 
 def read_limit_w(*paths: Path) -> Value[float]:

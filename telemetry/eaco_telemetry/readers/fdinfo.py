@@ -48,10 +48,10 @@ class ClientUse:
     driver: str
     pci_bdf: str | None = None
     client_id: int | None = None
-    busy_ns: Mapping[str, int] = Factory(dict)
-    cycles: Mapping[str, tuple[int, int]] = Factory(dict)
-    capacity: Mapping[str, int] = Factory(dict)
-    resident_bytes: Mapping[str, int] = Factory(dict)
+    busy_ns: Mapping[str, int] = Factory(dict[str, int])
+    cycles: Mapping[str, tuple[int, int]] = Factory(dict[str, tuple[int, int]])
+    capacity: Mapping[str, int] = Factory(dict[str, int])
+    resident_bytes: Mapping[str, int] = Factory(dict[str, int])
 
     @property
     def device(self) -> str:
@@ -229,8 +229,8 @@ class UseMeter:
     def __init__(
         self, memory_of: Callable[[ClientUse], int] | None = None, *, tells: bool = False
     ) -> None:
-        self._memory_of = memory_of or (lambda use: use.memory_bytes(system=False))
-        self._tells = tells
+        self._memory_of = memory_of or _device_memory
+        self.tells = tells
         self._meters: dict[tuple[object, str], BusyMeter] = {}
         self._looks = 0
 
@@ -253,13 +253,17 @@ class UseMeter:
                     device[engine] = device.get(engine, 0.0) + ratio
                     process.engines[engine] = process.engines.get(engine, 0.0) + ratio
         self._meters = fed
-        self._tells |= bool(fed)
+        self.tells |= bool(fed)
         self._looks += 1
-        idle = 0.0 if not clients and self._tells and self._looks > 1 else None
+        idle = 0.0 if not clients and self.tells and self._looks > 1 else None
         return DeviceUse(
             util_ratio=min(1.0, max(device.values())) if device else idle,
             processes=tuple(processes[pid].sample(pid) for pid in sorted(processes)),
         )
+
+
+def _device_memory(use: ClientUse) -> int:
+    return use.memory_bytes(system=False)
 
 
 class _ProcessUse:

@@ -16,7 +16,7 @@ import errno
 import math
 import os
 import re
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attrs import frozen
 
@@ -66,17 +66,17 @@ def known(value: T) -> Value[T]:
     return Value(value)
 
 
-def absent(reason: str) -> Value[T]:
+def absent(reason: str) -> Value[Any]:
     """Give the reason for a value that is not there."""
     return Value(None, reason)
 
 
-def forbidden(reason: str) -> Value[T]:
+def forbidden(reason: str) -> Value[Any]:
     """Give the reason for a value that root would see."""
     return Value(None, reason, forbidden=True)
 
 
-def impossible(reason: str) -> Value[T]:
+def impossible(reason: str) -> Value[Any]:
     """Give the reason for dropping what was there, because no device means that."""
     return Value(None, reason, impossible=True)
 
@@ -117,7 +117,7 @@ def _read_bytes(path: Path) -> bytes:
         os.close(handle)
 
 
-def _why(path: Path, fault: OSError) -> Value[T]:
+def _why(path: Path, fault: OSError) -> Value[Any]:
     name = path.name
     if fault.errno in _ABSENT:
         return absent(f"no {name}")
@@ -145,10 +145,13 @@ def read_int(path: Path) -> Value[int]:
 
 
 def read_scaled(
-    path: Path, scale: float, *, least: float = 0.0, most: float = math.inf
+    path: Path, times: float = 1.0, *, per: float = 1.0, least: float = 0.0, most: float = math.inf
 ) -> Value[float]:
-    """Read a whole number times `scale`; outside of least..most it is no measurement."""
-    return read_int(path).then(lambda raw: in_range(raw * scale, path.name, least, most))
+    """Read a whole number times `times` / `per`; outside of least..most it is no measurement.
+
+    Thousandths are divided by 1,000 and not multiplied by 0.001, which is no round number.
+    """
+    return read_int(path).then(lambda raw: in_range(raw * times / per, path.name, least, most))
 
 
 def in_range(value: float, name: str, least: float, most: float) -> Value[float]:
@@ -194,12 +197,14 @@ def link_name(path: Path) -> str | None:
         return None
 
 
+def device_name(device: Path) -> str:
+    """Give the name of a device folder behind all links: a PCI address, or ``ff9a0000.gpu``."""
+    return os.path.basename(os.path.realpath(device))  # noqa: PTH119 - plain text
+
+
 def pci_address(device: Path) -> str | None:
     """Give the PCI address (0000:03:00.0) of a device folder or of a link to it."""
-    try:
-        name = os.path.basename(os.path.realpath(device)).lower()  # noqa: PTH119 - plain text
-    except OSError:
-        return None
+    name = device_name(device).lower()
     return name if is_pci_address(name) else None
 
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Mapping
 
 
 @contextlib.contextmanager
-def failing(*paths: Path, code: int = errno.EACCES) -> Iterator[list[Path]]:
+def failing(*paths: Path, code: int = errno.EACCES) -> Generator[list[Path], None, None]:
     """Let every read of these files, or of what is in these folders, fail with an error.
 
     Permissions of files would not do: tests often run as root. Gives the list of the paths
@@ -28,7 +28,7 @@ def failing(*paths: Path, code: int = errno.EACCES) -> Iterator[list[Path]]:
     tried: list[Path] = []
     real = [path.resolve() for path in paths]
 
-    def guard(path: Any) -> None:  # noqa: ANN401 - what os takes
+    def guard(path: str | Path) -> None:
         place = Path(os.fsdecode(path)).resolve()
         if any(place == one or one in place.parents for one in real):
             tried.append(place)
@@ -36,11 +36,11 @@ def failing(*paths: Path, code: int = errno.EACCES) -> Iterator[list[Path]]:
 
     real_open, real_listdir = os.open, os.listdir
 
-    def guarded_open(path: Any, *rest: Any, **more: Any) -> int:  # noqa: ANN401 - as os.open
+    def guarded_open(path: str | Path, *rest: Any, **more: Any) -> int:  # noqa: ANN401 - as os.open
         guard(path)
         return real_open(path, *rest, **more)
 
-    def guarded_listdir(path: Any) -> list[str]:  # noqa: ANN401 - as os.listdir
+    def guarded_listdir(path: str | Path) -> list[str]:
         guard(path)
         return real_listdir(path)
 
