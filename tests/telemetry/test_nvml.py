@@ -209,11 +209,11 @@ def test_a_process_that_cannot_be_there_is_left_out(fake: Fake, pid: int) -> Non
 
 
 def test_process_memory_that_is_not_available_is_none(fake: Fake) -> None:
-    fake.processes(41)
-    fake.set("gpu0.processes", "41:-1")
+    fake.processes(41, 42)
+    fake.set("gpu0.processes", "41:-1 42:9223372036854775792")
     gpu = fake.one()
     assert gpu.processes is not None
-    assert gpu.processes[0].mem_used_bytes is None
+    assert [process.mem_used_bytes for process in gpu.processes] == [None, None]
 
 
 def test_process_shares_above_100_and_old_ones_are_left_out(fake: Fake) -> None:

@@ -8,6 +8,7 @@ Nothing is ever set on a device, and nvidia-smi is never started.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -145,8 +146,9 @@ class NvmlReader:
         self._worker = None
         if worker is None:
             return
-        if driver is not None and not worker.busy:
-            worker.submit(driver.close)
+        if driver is not None and self._pid == os.getpid():
+            with contextlib.suppress(DriverSilent):  # it is given up either way
+                worker.call(driver.close, self._options.read_timeout_s)
         worker.stop()
 
     def _hands(self) -> Worker:
