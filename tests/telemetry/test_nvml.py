@@ -337,6 +337,8 @@ def test_power_from_the_counter_needs_100_ms_and_a_rise(fake: Fake) -> None:
 
 
 def test_energy_of_a_module_says_so(fake: Fake) -> None:
+    fake.set("gpu0.field186.1", 0)
+    assert "energy_of_module" not in fake.one().flags
     fake.set("gpu0.field186.1", 500_000)
     gpu = fake.one()
     assert gpu.module_power_w == 500.0
@@ -465,9 +467,12 @@ def test_a_lost_gpu_is_reported_left_alone_and_taken_back(fake: Fake) -> None:
     assert reader.read(fake.at(3)).events == (), "told once"
     assert fake.calls("nvmlDeviceGetUtilizationRates") == before + 1, "the healthy one only"
     fake.heal("gpu1.lost")
+    fake.set("gpu0.energy_mj", 1_300_000)
+    fake.set("gpu1.energy_mj", 1_300_000)
     reading = reader.read(fake.at(100))
     assert _kinds(reading) == ["returned"]
     assert [gpu.state.value for gpu in reading.gpus] == ["active", "active"]
+    assert [gpu.energy_j for gpu in reading.gpus] == [300.0, 0.0], "its count may be another"
 
 
 def test_a_gpu_that_vanishes_without_an_xid_is_lost(fake: Fake) -> None:
@@ -488,6 +493,8 @@ def test_an_xid_is_an_event_of_its_gpu(fake: Fake) -> None:
     fake.set("gpu1.xid", 79)
     (event,) = reader.read(fake.at(2)).events
     assert (event.kind, event.gpu_id, event.code) == ("xid", "GPU-00000001", 79)
+    reader.read(fake.at(100))
+    assert fake.calls("nvmlEventSetCreate") == 1, "nothing is missed while devices are counted"
 
 
 def test_an_event_wait_that_fails_at_once_backs_off(fake: Fake) -> None:
@@ -554,9 +561,9 @@ def test_a_driver_that_hangs_costs_the_time_limit_and_the_next_read_nothing(fake
     assert reading.problem is not None
     assert reading.gpus[0].power_w is None
     assert reading.gpus[0].unexplained == ()
-    again = reader.read(fake.at(3))
-    assert again.problem is not None
+    assert all(reader.read(fake.at(3 + tick)).problem for tick in range(50))
     assert time.monotonic() - begin < 0.3
+    assert fake.calls("nvmlDeviceGetUtilizationRates") == 2, "calls do not queue up"
     fake.heal("delay_ms.nvmlDeviceGetUtilizationRates")
     deadline = time.monotonic() + 5
     while reader.read(fake.at(4)).problem is not None:

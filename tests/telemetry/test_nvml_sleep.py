@@ -107,6 +107,7 @@ def test_an_idle_gpu_that_can_sleep_is_let_go(libraries: dict[str, Path], tmp_pa
     told = _run(libraries["new"], "rest", str(tmp_path), words="gpu0.util 0\n")
     assert told["reasons"] == [None] * 4 + ["the GPU is left alone so that it can fall asleep"] * 5
     assert told["after"] == [0.0, None]
+    assert told["energy_j"] == 500.0, "what it used in the meantime was used"
     assert (told["shutdowns"], told["inits"]) == (1, 2)
 
 
@@ -129,6 +130,36 @@ def test_symbols_that_an_old_driver_lacks_are_done_without(
     assert (told["power_w"], told["power_inst_w"]) == (100.0, None)
     assert told["throttle"] == ["sw_thermal"]
     assert told["unexplained"] == []
+
+
+def test_of_two_gpus_the_sleeping_one_is_left_alone(
+    libraries: dict[str, Path], tmp_path: Path
+) -> None:
+    _pci_gpu(tmp_path, "0000:01:00.0", status="active")
+    _pci_gpu(tmp_path, "0000:02:00.0", status="suspended")
+    told = _run(libraries["new"], "every", str(tmp_path), words="count 2\n")
+    assert told["GPU-00000000"] == ["active", 1 << 30]
+    assert told["GPU-00000001"] == ["asleep", None]
+    assert told["calls"] == 1
+
+
+def test_a_mig_instance_without_memory_info_has_not_the_memory_of_the_node(
+    libraries: dict[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 1000 kB\nMemAvailable: 400 kB\n")
+    words = "gpu0.mig 1\ngpu0.mig_count 1\n"
+    words += "".join(f"error.nvmlDeviceGetMemoryInfo{version} 3\n" for version in ("", "_v2"))
+    told = _run(libraries["new"], "every", str(tmp_path), words=words)
+    assert told["MIG-00000000-0"] == ["active", None]
+    assert told["GPU-00000000"] == ["active", 600 * 1024]
+
+
+def test_events_of_a_read_that_came_too_late_are_told_with_the_next(
+    libraries: dict[str, Path], tmp_path: Path
+) -> None:
+    told = _run(libraries["new"], "late", str(tmp_path))
+    assert told == {"problem": True, "events": [[], ["lost"], []]}
 
 
 def test_a_child_made_by_fork_opens_the_driver_for_itself(
@@ -158,6 +189,19 @@ def test_nothing_is_set_on_a_device_and_nvidia_smi_is_not_started() -> None:
     sources = [path.read_text() for path in READERS.glob("*nvml*.py")]
     assert len(sources) > 10
     assert not any("nvmlDeviceSet" in source or "subprocess" in source for source in sources)
+
+
+def test_a_process_that_proc_hides_is_there_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert LinuxView().has_process(os.getpid())
+    assert not LinuxView().has_process(ended.pid)
+
+    def forbidden(_pid: int, _signal: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", forbidden)
+    assert LinuxView().has_process(ended.pid), "it belongs to somebody else"
 
 
 def test_the_kernel_and_nvml_name_a_pci_device_alike() -> None:

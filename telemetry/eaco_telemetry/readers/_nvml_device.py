@@ -98,7 +98,7 @@ class NvmlDevice:
         """Take a new handle after the driver was opened again; counters and ids stay."""
         self.handle = handle
         self._asker = Asker(self.nvml, handle)
-        self._energy.forget()
+        self._energy.resume(was_lost=self.lost)
         self.refresh()
         self.lost = False
 

@@ -187,7 +187,6 @@ class NvmlDriver:
                 certain = certain and failure.code in GONE
         for gpu_id in sorted(self.devices.keys() - seen) if certain else ():
             self._mark_lost(self.devices[gpu_id], "the driver does not list it any more")
-        self._event_set.close()
 
     def _take(self, gpu_id: str, bdf: str | None, handle: object, *, renew: bool) -> None:
         device = self.devices.get(gpu_id)
@@ -196,9 +195,11 @@ class NvmlDriver:
             device = NvmlDevice(self.nvml, handle, gpu_id, bdf, self.system, name)
             self.devices[gpu_id] = device
             self._news.append(DeviceEvent("appeared", gpu_id))
+            self._event_set.close()  # and opened again with this handle in it
         elif device.lost or renew:
             was_lost = device.lost
             device.renew(handle)
+            self._event_set.close()
             if was_lost:
                 self._news.append(DeviceEvent("returned", gpu_id))
         else:

@@ -58,9 +58,14 @@ class DeviceEnergy:
         else:
             self._has_counter = True
 
-    def forget(self) -> None:
-        """Go on after a time in which the device was away."""
-        self._counter.forget()
+    def resume(self, *, was_lost: bool) -> None:
+        """Go on after a time in which the device was not read.
+
+        Its counter went on counting then, and these joules were used. Not so if it was
+        lost: it may come back with another count, so counting begins anew.
+        """
+        if was_lost:
+            self._counter.forget()
         self._integral.add(None, 0.0)
         self._compared_from = None
 

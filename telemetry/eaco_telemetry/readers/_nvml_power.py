@@ -73,7 +73,7 @@ class PowerSource:
             self._ask_power(asker, draft, instant_w)
         if instant_w is not None:
             draft.put("power_inst_w", instant_w)
-        if module_w is not None:
+        if module_w:  # 0 W is what a GPU without a module around it may say
             draft.put("module_power_w", module_w)
         else:
             draft.without("not a module with a processor", "module_power_w")

@@ -5,6 +5,7 @@ Asking the driver about a sleeping laptop GPU wakes it up, which costs 5 to 25 W
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -88,8 +89,22 @@ class LinuxView:
         return int(text) if text.isdigit() else _DEFAULT_PID_MAX
 
     def has_process(self, pid: int) -> bool:
-        """Whether this process is there."""
-        return (self.root / f"proc/{pid}").is_dir()
+        """Whether this process is there.
+
+        Where /proc hides the processes of other users, its folder cannot be seen; then the
+        kernel is asked by a signal that is none.
+        """
+        if (self.root / f"proc/{pid}").is_dir():
+            return True
+        if self.root != Path("/"):
+            return False
+        try:
+            os.kill(pid, 0)
+        except PermissionError:
+            return True
+        except (ProcessLookupError, OverflowError):
+            return False
+        return True
 
     def process_name(self, pid: int) -> str | None:
         """Give the short name of a process."""

@@ -33,6 +33,10 @@ def _one(reader: NvmlReader, seconds: float) -> GpuSample:
     return gpu
 
 
+def _set(word: str, value: object) -> None:
+    LIBRARY.fake_set(word.encode(), str(value).encode())
+
+
 def _calls(function: str) -> int:
     return int(LIBRARY.fake_calls(function.encode()))
 
@@ -49,13 +53,37 @@ def rest() -> dict[str, object]:
     """Read every 10 s; the GPU does not work. Then once more after the rest."""
     reader = _reader()
     reasons = [_one(reader, 1 + 10 * tick).missing.get("util_ratio") for tick in range(9)]
+    _set("gpu0.energy_mj", 1_500_000)
     after = _one(reader, 100)
     return {
         "reasons": reasons,
         "after": [after.util_ratio, after.missing.get("util_ratio")],
+        "energy_j": after.energy_j,
         "shutdowns": _calls("nvmlShutdown"),
         "inits": _calls("nvmlInitWithFlags"),
     }
+
+
+def every() -> dict[str, object]:
+    """Give state and used memory of all GPUs and instances after one read."""
+    moment = Moment(wall_ns=1, monotonic_ns=START_NS + 1)
+    gpus = _reader().read(moment).gpus
+    told: dict[str, object] = {gpu.gpu_id: [gpu.state.value, gpu.mem_used_bytes] for gpu in gpus}
+    told["calls"] = _calls("nvmlDeviceGetUtilizationRates")
+    return told
+
+
+def late() -> dict[str, object]:
+    """Lose a GPU in a read that takes too long; tell the events of the reads after it."""
+    reader = NvmlReader("n1", NvmlOptions(root=Path(sys.argv[2]), read_timeout_s=0.05))
+    reader.open()
+    _set("delay_ms.nvmlDeviceGetUtilizationRates", 200)
+    _set("gpu0.lost", 1)
+    first = reader.read(Moment(wall_ns=1, monotonic_ns=START_NS + 1))
+    time.sleep(0.4)
+    later = [reader.read(Moment(wall_ns=1, monotonic_ns=START_NS + 2)) for _ in range(2)]
+    events = [[event.kind for event in reading.events] for reading in (first, *later)]
+    return {"problem": first.problem is not None, "events": events}
 
 
 def fork() -> dict[str, object]:
@@ -77,5 +105,5 @@ def fork() -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    parts = {"read": read, "rest": rest, "fork": fork}
+    parts = {"read": read, "rest": rest, "fork": fork, "every": every, "late": late}
     print(json.dumps(parts[sys.argv[1]]()))  # noqa: T201 - what the test reads
