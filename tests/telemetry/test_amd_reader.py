@@ -368,10 +368,13 @@ def test_without_such_a_card_there_is_nothing_to_open(tree: Tree) -> None:
 def test_a_closed_reader_can_be_closed_and_opened_again(tree: Tree) -> None:
     add_card(tree)
     reader = opened(tree)
+    reader.read(at(1))
+    assert one(reader.read(at(2))).energy_j == 187
     reader.close()
     reader.close()
     reader.open()
-    assert one(reader.read(at(1))).power_w == 187
+    again = one(reader.read(at(3)))
+    assert (again.power_w, again.energy_j) == (187, 0), "joules count from open"
 
 
 # ------------------------------------------------------------------------- processes
@@ -396,6 +399,17 @@ def test_programs_under_rocm_are_seen_with_their_memory(tree: Tree) -> None:
     tree.process(4711, "python")
     gpu = one(opened(tree).read(at(1)))
     assert gpu.processes == (ProcessSample(4711, "python", None, 8 * GIB),)
+
+
+def test_rocm_names_a_card_by_bus_device_and_function(tree: Tree) -> None:
+    kfd(tree, 4711, 8 * GIB)
+    bdf = "0001:c3:05.2"
+    place = "/sys/class/kfd/kfd/topology/nodes/1/properties"
+    tree.write(place, f"simd_count 416\nlocation_id {0xC3 << 8 | 5 << 3 | 2}\ndomain 1")
+    add_card(tree, 0, bdf)
+    add_card(tree, 1, BDF)
+    by_id = {gpu.pci_bdf: gpu.processes for gpu in opened(tree).read(at(1)).gpus}
+    assert by_id == {bdf: (ProcessSample(4711, None, None, 8 * GIB),), BDF: ()}
 
 
 def test_memory_that_both_kfd_and_fdinfo_show_is_counted_once(tree: Tree) -> None:

@@ -183,6 +183,14 @@ def test_new_processes_are_seen_at_once_and_late_openers_within_ten_seconds(tree
     assert [client.pid for client in scan.scan(10.0).clients] == [100, 101]
 
 
+def test_a_clock_that_goes_back_does_not_stop_the_full_scans(tree: Tree) -> None:
+    tree.process(100, "late")
+    scan = ClientScan(tree.root)
+    scan.scan(1000.0)
+    tree.open_gpu(100, 7, amd_fdinfo(BDF, 1))
+    assert [client.pid for client in scan.scan(5.0).clients] == [100]
+
+
 def test_without_a_proc_nothing_is_seen_and_it_says_so(tmp_path: Path) -> None:
     seen = ClientScan(tmp_path).scan(0.0)
     assert (seen.clients, seen.hidden) == ((), "no list of processes: no proc")
@@ -233,6 +241,13 @@ def test_cycles_are_measured_against_the_cycles_that_passed() -> None:
     meter.feed([client(1, 3, xe_fdinfo(BDF, 3, rcs=100, ccs=0, total=1000))], 0)
     text = xe_fdinfo(BDF, 3, rcs=100 + 190_000, ccs=0, total=1000 + 19_000_000)
     assert meter.feed([client(1, 3, text)], 17 * S).util_ratio == pytest.approx(0.01)
+
+
+def test_cycles_of_four_engines_are_measured_against_those_of_all_four() -> None:
+    meter = UseMeter()
+    meter.feed([client(1, 3, xe_fdinfo(BDF, 3, rcs=0, ccs=0, total=0))], 0)
+    text = xe_fdinfo(BDF, 3, rcs=0, ccs=1_000_000, total=1_000_000)
+    assert meter.feed([client(1, 3, text)], S).util_ratio == pytest.approx(0.25)
 
 
 def test_a_client_that_ended_takes_nothing_with_it() -> None:

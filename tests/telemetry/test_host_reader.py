@@ -207,6 +207,9 @@ def test_a_meter_of_the_whole_node_gives_watts_and_joules(tree: Tree) -> None:
     reader.read(at(1))
     host = one(reader.read(at(2)))
     assert (host.node_power_w, host.node_energy_j) == (412, 412)
+    reader.close()
+    reader.open()
+    assert one(reader.read(at(3))).node_energy_j == 0, "joules count from open"
 
 
 def test_two_meters_are_not_guessed_at(tree: Tree) -> None:

@@ -270,6 +270,17 @@ def test_a_card_that_was_away_starts_its_counter_anew(tree: Tree) -> None:
     assert (back.state, back.energy_j) == (DeviceState.ACTIVE, 0)
 
 
+def test_joules_count_from_open(tree: Tree) -> None:
+    device = add_xe(tree)
+    reader = opened(tree)
+    reader.read(at(1))
+    tree.write(f"{device}/{ENERGY}", 81_100_000_000)
+    assert one(reader.read(at(2))).energy_j == 100
+    reader.close()
+    reader.open()
+    assert one(reader.read(at(3))).energy_j == 0
+
+
 def test_cards_of_two_drivers_are_read_side_by_side(tree: Tree) -> None:
     tree.card(0, INTEGRATED_BDF, "i915", {"vendor": "0x8086"})
     add_xe(tree, 1)

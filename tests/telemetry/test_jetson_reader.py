@@ -114,6 +114,9 @@ def test_energy_is_summed_up_from_the_rail(tree: Tree) -> None:
     gpu = one(reader.read(at(11)))
     assert gpu.energy_j == gpu.integrated_j == pytest.approx(25.36)
     assert gpu.energy_kind is EnergyKind.INTEGRATED
+    reader.close()
+    reader.open()
+    assert one(reader.read(at(12))).energy_j == 0, "joules count from open"
 
 
 def test_a_board_without_a_rail_for_the_module_does_not_sum_one_up(tree: Tree) -> None:

@@ -85,6 +85,11 @@ class AmdReader(CardReader):
         self._clients = Clients()
         self._kfd: dict[str, dict[int, int]] = {}
 
+    def open(self) -> None:
+        """Find the cards; joules count from here. Raise `EnvironmentFault` if there is none."""
+        self._memories = {}
+        super().open()
+
     @property
     def name(self) -> str:
         """The name of this reader."""

@@ -30,6 +30,7 @@ from eaco_telemetry.readers.sysfs import (
     first_known,
     is_asleep,
     link_name,
+    list_names,
     names_in,
     pci_address,
     read_scaled,
@@ -323,10 +324,10 @@ def labelled(hwmon: Path, kind: str) -> dict[str, Path]:
     """Give label -> sensor (``edge`` -> ``.../temp1``) for the sensors of a kind in a folder."""
     pattern = re.compile(rf"({kind}[0-9]+)_label")
     found: dict[str, Path] = {}
-    for name in names_in(hwmon):
-        match = pattern.fullmatch(name)
-        label = read_text(hwmon / name).value if match else None
-        if match and label:
+    names = list_names(hwmon, ordered=False).value or ()
+    for match in sorted(filter(None, map(pattern.fullmatch, names)), key=lambda one: one[0]):
+        label = read_text(hwmon / match[0]).value
+        if label:
             found.setdefault(label, hwmon / match[1])
     return found
 

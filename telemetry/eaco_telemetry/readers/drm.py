@@ -61,6 +61,11 @@ class DrmReader(CardReader):
         self._scan = ClientScan(root)
         self._clients = Clients()
 
+    def open(self) -> None:
+        """Find the cards; joules count from here. Raise `EnvironmentFault` if there is none."""
+        self._uses, self._integrals = {}, {}
+        super().open()
+
     @property
     def name(self) -> str:
         """The name of this reader."""

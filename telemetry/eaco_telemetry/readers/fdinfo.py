@@ -148,10 +148,10 @@ class ClientScan:
 
     def scan(self, now_s: float) -> Clients:
         """Look once, at a monotonic time."""
-        listing = list_names(self._proc)
+        listing = list_names(self._proc, ordered=False)
         if listing.value is None:
             return Clients((), f"no list of processes: {listing.reason}")
-        pids = [name for name in listing.value if _PID.fullmatch(name)]
+        pids = sorted((name for name in listing.value if _PID.fullmatch(name)), key=int)
         if now_s >= self._next_full_s or now_s < self._next_full_s - self._rescan_s:
             self._without_gpu.clear()
             self._next_full_s = now_s + self._rescan_s
@@ -181,16 +181,11 @@ class ClientScan:
 
     def _uses(self, pid: str) -> Iterator[ClientUse]:
         folder = self._proc / pid
-        files = list_names(folder / "fd")
+        files = list_names(folder / "fd", ordered=False)
         if files.forbidden:
             self._without_gpu[pid] = True
-        for name in files.value or ():
-            try:
-                target = os.readlink(folder / "fd" / name)  # noqa: PTH115 - it leads nowhere
-            except OSError:  # closed meanwhile
-                continue
-            if not target.startswith("/dev/dri/"):
-                continue
+        names = [name for name in files.value or () if _is_gpu(f"{folder}/fd/{name}")]
+        for name in sorted(names):
             text = read_text(folder / "fdinfo" / name)
             use = parse_fdinfo(text.value or "")
             if use is not None:
@@ -205,6 +200,14 @@ class ClientScan:
         if pid not in alive or read_text(self._proc / pid / "comm").value != name:
             return "only a part of the processes can be seen (a container, or hidepid)"
         return None
+
+
+def _is_gpu(path: str) -> bool:
+    """Say whether an open file is a GPU. There are many; plain text is four times as fast."""
+    try:
+        return os.readlink(path).startswith("/dev/dri/")  # noqa: PTH115 - see above
+    except OSError:  # closed meanwhile
+        return False
 
 
 @frozen

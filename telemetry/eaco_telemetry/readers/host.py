@@ -110,7 +110,11 @@ class HostReader:
         return {"host": tuple(sorted(self._able))}
 
     def open(self) -> None:
-        """See what can be read. Raise `EnvironmentFault` where there is no /proc."""
+        """See what can be read; joules count from here.
+
+        Raise `EnvironmentFault` where there is no /proc.
+        """
+        self._zones, self._cpu, self._node = {}, _CpuTimes(), PowerIntegral()
         stat = read_text(self._root / "proc" / "stat")
         if stat.value is None:
             raise EnvironmentFault(f"this node has no /proc to read: {stat.reason}")

@@ -86,6 +86,11 @@ class IntelReader(CardReader):
         self._scan = ClientScan(root)
         self._clients = Clients()
 
+    def open(self) -> None:
+        """Find the cards; joules count from here. Raise `EnvironmentFault` if there is none."""
+        self._memories = {}
+        super().open()
+
     @property
     def name(self) -> str:
         """The name of this reader."""

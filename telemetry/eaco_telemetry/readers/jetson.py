@@ -110,9 +110,13 @@ class JetsonReader:
         return {self._gpu_id: tuple(sorted(self._able))}
 
     def open(self) -> None:
-        """See what this board gives. Raise `EnvironmentFault` if it is no Jetson."""
+        """See what this board gives; joules count from here.
+
+        Raise `EnvironmentFault` if it is no Jetson.
+        """
         if not is_jetson(self._root):
             raise EnvironmentFault("this node is no Jetson")
+        self._integral, self._state = PowerIntegral(), None
         self._name = read_text(self._root / "proc" / "device-tree" / "model").value or None
         found = Found()
         self._take_all(found, None)

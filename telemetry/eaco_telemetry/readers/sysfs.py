@@ -171,12 +171,16 @@ def read_count(path: Path, *, most: int = (1 << 63) - 1) -> Value[int]:
     return read_int(path).then(check)
 
 
-def list_names(path: Path) -> Value[tuple[str, ...]]:
-    """List a folder, names with numbers in the order of the numbers (card2, card10)."""
+def list_names(path: Path, *, ordered: bool = True) -> Value[tuple[str, ...]]:
+    """List a folder, names with numbers in the order of the numbers (card2, card10).
+
+    Without `ordered` in any order; that matters for large folders that are read often.
+    """
     try:
-        return known(tuple(sorted(os.listdir(path), key=_by_number)))  # noqa: PTH208 - names only
+        names = os.listdir(path)  # noqa: PTH208 - names only
     except OSError as fault:
         return _why(path, fault)
+    return known(tuple(sorted(names, key=_by_number) if ordered else names))
 
 
 def names_in(path: Path) -> tuple[str, ...]:
