@@ -15,10 +15,9 @@ import enum
 import math
 import time
 from collections.abc import Iterable, Mapping  # noqa: TC003 - codecs read the annotations
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from attrs import Factory, field, fields, frozen
-from attrs.validators import optional
 
 from eaco_core.cluster import NodeReading
 from eaco_core.errors import InputError
@@ -74,29 +73,43 @@ def _name(instance: object, attribute: Attribute[Any], value: object) -> None:
         raise InputError(f"{_where(instance, attribute)} must be a name, not {value!r}")
 
 
+# The validators take the usual case first: a receiver checks hundreds of values per message.
+
+
 def _measure(instance: object, attribute: Attribute[Any], value: object) -> None:
-    number = math.nan if isinstance(value, bool) or not isinstance(value, int | float) else value
-    if not 0 <= number < math.inf:
+    if value is None or (type(value) is float and 0 <= value < math.inf):
+        return
+    if type(value) not in _NUMBERS or not 0 <= cast("float", value) < math.inf:
         raise InputError(
             f"{_where(instance, attribute)} must be a number of at least 0, not {value!r}"
         )
 
 
 def _whole(instance: object, attribute: Attribute[Any], value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    if value is not None and (type(value) is not int or value < 0):
         raise InputError(
             f"{_where(instance, attribute)} must be a whole number of at least 0, not {value!r}"
         )
 
 
-def _ratio(instance: object, attribute: Attribute[Any], value: float) -> None:
-    _measure(instance, attribute, value)
-    if value > 1:
+def _count(instance: object, attribute: Attribute[Any], value: object) -> None:
+    if type(value) is not int or value < 0:
+        raise InputError(
+            f"{_where(instance, attribute)} must be a whole number of at least 0, not {value!r}"
+        )
+
+
+def _ratio(instance: object, attribute: Attribute[Any], value: object) -> None:
+    if value is None or (type(value) is float and 0 <= value <= 1):
+        return
+    if type(value) not in _NUMBERS or not 0 <= cast("float", value) <= 1:
         raise InputError(f"{_where(instance, attribute)} must be from 0 to 1, not {value!r}")
 
 
-def _degrees(instance: object, attribute: Attribute[Any], value: float) -> None:
-    if not isinstance(value, int | float) or not ABSOLUTE_ZERO_C <= value < math.inf:
+def _degrees(instance: object, attribute: Attribute[Any], value: object) -> None:
+    if value is None:
+        return
+    if type(value) not in _NUMBERS or not ABSOLUTE_ZERO_C <= cast("float", value) < math.inf:
         raise InputError(f"{_where(instance, attribute)} must be degrees Celsius, not {value!r}")
 
 
@@ -108,23 +121,24 @@ def _no_words() -> Mapping[str, str]:
     return {}
 
 
+_NUMBERS: Final = frozenset({int, float})
 _MEASURED: Final = {"measured": True}
 
 
 def _ratio_field() -> Any:  # noqa: ANN401 - what attrs.field gives
-    return field(default=None, validator=optional(_ratio), metadata=_MEASURED)
+    return field(default=None, validator=_ratio, metadata=_MEASURED)
 
 
 def _measure_field() -> Any:  # noqa: ANN401 - what attrs.field gives
-    return field(default=None, validator=optional(_measure), metadata=_MEASURED)
+    return field(default=None, validator=_measure, metadata=_MEASURED)
 
 
 def _whole_field() -> Any:  # noqa: ANN401 - what attrs.field gives
-    return field(default=None, validator=optional(_whole), metadata=_MEASURED)
+    return field(default=None, validator=_whole, metadata=_MEASURED)
 
 
 def _degrees_field() -> Any:  # noqa: ANN401 - what attrs.field gives
-    return field(default=None, validator=optional(_degrees), metadata=_MEASURED)
+    return field(default=None, validator=_degrees, metadata=_MEASURED)
 
 
 def _unexplained(sample: GpuSample | HostSample) -> tuple[str, ...]:
@@ -146,10 +160,10 @@ class ProcessSample:
     container with its own process numbers it is not one of those.
     """
 
-    pid: int = field(validator=_whole)
+    pid: int = field(validator=_count)
     name: str | None = None
-    sm_ratio: float | None = field(default=None, validator=optional(_ratio))
-    mem_used_bytes: int | None = field(default=None, validator=optional(_whole))
+    sm_ratio: float | None = field(default=None, validator=_ratio)
+    mem_used_bytes: int | None = field(default=None, validator=_whole)
 
 
 @frozen
@@ -202,7 +216,7 @@ class GpuSample:
     missing: Mapping[str, str] = Factory(_no_words)
     capabilities: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
-    rejected: int = field(default=0, validator=_whole)
+    rejected: int = field(default=0, validator=_count)
 
     @property
     def unexplained(self) -> tuple[str, ...]:
@@ -247,8 +261,8 @@ class HostSample:
 class Moment:
     """One time, on the two clocks of the sender. Only `monotonic_ns` may be subtracted."""
 
-    wall_ns: int = field(validator=_whole)
-    monotonic_ns: int = field(validator=_whole)
+    wall_ns: int = field(validator=_count)
+    monotonic_ns: int = field(validator=_count)
 
     @classmethod
     def now(cls) -> Moment:
@@ -272,9 +286,9 @@ class NodeSample:
 
     node_id: str = field(validator=_name)
     session_id: str = field(validator=_name)
-    seq: int = field(validator=_whole)
-    wall_ns: int = field(validator=_whole)
-    monotonic_ns: int = field(validator=_whole)
+    seq: int = field(validator=_count)
+    wall_ns: int = field(validator=_count)
+    monotonic_ns: int = field(validator=_count)
     gpus: tuple[GpuSample, ...] = ()
     host: HostSample | None = None
     simulated: bool = False

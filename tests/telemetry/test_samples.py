@@ -53,12 +53,23 @@ def _node(*gpus: GpuSample) -> NodeSample:
         ("temperature_c", -300),
         ("gpu_id", ""),
         ("rejected", -1),
+        ("rejected", None),
+        ("power_w", True),
+        ("energy_j", math.nan),
+        ("util_ratio", 2),
+        ("temperature_c", math.nan),
+        ("temperature_c", "45"),
     ],
 )
 def test_an_impossible_value_is_refused_by_name(name: str, value: object) -> None:
     values: dict[str, Any] = {"gpu_id": "GPU-a", "vendor": "nvidia", name: value}
     with pytest.raises(InputError, match=f"GpuSample.{name}"):
         GpuSample(**values)
+
+
+def test_whole_numbers_are_fine_where_a_measure_is_wanted() -> None:
+    gpu = _gpu(util_ratio=1, power_w=0, temperature_c=-5, energy_j=7, mem_used_bytes=0)
+    assert (gpu.util_ratio, gpu.power_w, gpu.temperature_c) == (1, 0, -5)
 
 
 def test_every_number_of_a_sample_is_checked() -> None:
