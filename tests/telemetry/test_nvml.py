@@ -473,6 +473,7 @@ def test_a_lost_gpu_is_reported_left_alone_and_taken_back(fake: Fake) -> None:
     assert _kinds(reading) == ["returned"]
     assert [gpu.state.value for gpu in reading.gpus] == ["active", "active"]
     assert [gpu.energy_j for gpu in reading.gpus] == [300.0, 0.0], "its count may be another"
+    assert fake.calls("nvmlDeviceRegisterEvents") == 4, "both are watched again"
 
 
 def test_a_gpu_that_vanishes_without_an_xid_is_lost(fake: Fake) -> None:

@@ -155,6 +155,16 @@ def test_a_mig_instance_without_memory_info_has_not_the_memory_of_the_node(
     assert told["GPU-00000000"] == ["active", 600 * 1024]
 
 
+def test_a_minute_without_reads_is_no_disagreement_and_a_new_gpu_is_watched(
+    libraries: dict[str, Path], tmp_path: Path
+) -> None:
+    told = _run(libraries["new"], "gap", str(tmp_path))
+    assert told["energy_j"] == 6000.0
+    assert "energy_disagrees" not in str(told["flags"])
+    assert told["events"] == [["appeared", "GPU-00000001"]]
+    assert told["watched"] == [1, 3]
+
+
 def test_events_of_a_read_that_came_too_late_are_told_with_the_next(
     libraries: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -73,6 +73,23 @@ def every() -> dict[str, object]:
     return told
 
 
+def gap() -> dict[str, object]:
+    """Do not read for a minute, at 100 W; then a second GPU appears."""
+    reader = _reader()
+    _one(reader, 1)
+    _set("gpu0.energy_mj", 7_000_000)
+    gpu = _one(reader, 61)
+    watched = _calls("nvmlDeviceRegisterEvents")
+    _set("count", 2)
+    reading = reader.read(Moment(wall_ns=1, monotonic_ns=START_NS + 62_000_000_000))
+    return {
+        "energy_j": gpu.energy_j,
+        "flags": gpu.flags,
+        "events": [[event.kind, event.gpu_id] for event in reading.events],
+        "watched": [watched, _calls("nvmlDeviceRegisterEvents")],
+    }
+
+
 def late() -> dict[str, object]:
     """Lose a GPU in a read that takes too long; tell the events of the reads after it."""
     reader = NvmlReader("n1", NvmlOptions(root=Path(sys.argv[2]), read_timeout_s=0.05))
@@ -105,5 +122,5 @@ def fork() -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    parts = {"read": read, "rest": rest, "fork": fork, "every": every, "late": late}
+    parts = {"read": read, "rest": rest, "fork": fork, "every": every, "late": late, "gap": gap}
     print(json.dumps(parts[sys.argv[1]]()))  # noqa: T201 - what the test reads
