@@ -100,18 +100,6 @@ def test_a_clock_that_stands_still_or_goes_back_gives_nothing_and_is_survived() 
     ]
 
 
-def test_a_counter_that_may_dip_waits_for_its_peak() -> None:
-    counter = Counter(max_per_s=1000, may_dip=True)
-    assert steps(counter, (0, 100), (1, 200), (2, 150), (3, 190), (4, 260)) == [
-        (Step.FIRST, None),
-        (Step.ROSE, 100),
-        (Step.STILL, 0),
-        (Step.STILL, 0),
-        (Step.ROSE, 60),
-    ]
-    assert counter.total == 160
-
-
 def test_a_counter_that_was_away_starts_anew_and_keeps_its_total() -> None:
     counter = Counter(max_per_s=1000)
     steps(counter, (0, 100), (1, 200))
@@ -121,20 +109,11 @@ def test_a_counter_that_was_away_starts_anew_and_keeps_its_total() -> None:
 
 
 @pytest.mark.parametrize(
-    ("max_per_s", "wraps_at", "may_dip"),
-    [
-        (0.0, None, False),
-        (math.nan, None, False),
-        (math.inf, None, False),
-        (1.0, 0, False),
-        (1.0, 9, True),
-    ],
+    ("max_per_s", "wraps_at"), [(0.0, None), (math.nan, None), (math.inf, None), (1.0, 0)]
 )
-def test_a_counter_that_cannot_work_is_refused(
-    *, max_per_s: float, wraps_at: int | None, may_dip: bool
-) -> None:
+def test_a_counter_that_cannot_work_is_refused(max_per_s: float, wraps_at: int | None) -> None:
     with pytest.raises(InputError):
-        Counter(max_per_s=max_per_s, wraps_at=wraps_at, may_dip=may_dip)
+        Counter(max_per_s=max_per_s, wraps_at=wraps_at)
 
 
 ANY_READINGS = st.lists(
@@ -177,14 +156,6 @@ def test_a_wrapping_counter_read_every_second_loses_not_one_count(
         true += rise
         counter.feed(true % RANGE_UJ, float(t_s))
     assert (counter.total, counter.rebases) == (sum(rises), 0)
-
-
-@given(values=st.lists(st.integers(0, 10**6), min_size=1, max_size=50))
-def test_a_counter_that_may_dip_ends_at_its_peak(values: list[int]) -> None:
-    counter = Counter(max_per_s=1e9, may_dip=True)
-    for t_s, value in enumerate(values):
-        counter.feed(value, float(t_s))
-    assert counter.total == max(values) - values[0]
 
 
 # ------------------------------------------------------------------ joules and watts
@@ -243,6 +214,17 @@ def test_a_glitch_of_an_energy_counter_never_shows_as_power() -> None:
     assert [one.power_w for one in seen] == [None, 100.0, None, None, 100.0]
     assert [one.rebased for one in seen] == [False, False, True, True, False]
     assert seen[-1].total_j == 200.0
+
+
+def test_a_reading_that_cannot_be_is_as_if_not_read_and_loses_nothing() -> None:
+    meter = EnergyMeter(unit_j=1e-6, max_w=1000, wraps_at=RANGE_UJ)
+    meter.feed(0, 0.0)
+    meter.feed(50_000_000, 1.0)
+    odd = meter.feed(RANGE_UJ + 7, 2.0)
+    assert (odd.total_j, odd.power_w, odd.rebased) == (50.0, None, False)
+    assert odd.reason == "the counter holds a value outside of its range"
+    after = meter.feed(250_000_000, 3.0)
+    assert (after.total_j, after.power_w) == (250.0, 100.0)
 
 
 def test_two_reads_at_one_time_keep_the_power() -> None:

@@ -48,9 +48,7 @@ _REASONS = {
     Step.STALE: "no time has passed since the last reading",
     Step.CLOCK_WENT_BACK: "the clock went back between two readings",
 }
-_REBASES = frozenset(
-    {Step.RESET, Step.JUMPED, Step.TOO_LATE, Step.IMPOSSIBLE, Step.CLOCK_WENT_BACK}
-)
+_REBASES = frozenset({Step.RESET, Step.JUMPED, Step.TOO_LATE, Step.CLOCK_WENT_BACK})
 
 
 @frozen
@@ -79,23 +77,15 @@ class Counter:
     the register: after `wraps_at - 1` comes 0. A fall is a wrap only if the step across
     the end is possible at `max_per_s`; otherwise it is a reset. After a gap in which a
     counter at full speed could have gone round, a step says nothing.
-
-    `may_dip`: the counter is allowed to show less for a while and to catch up later
-    (busy times of DRM clients are); a fall is then no step, and the peak is the base.
     """
 
-    def __init__(
-        self, *, max_per_s: float, wraps_at: int | None = None, may_dip: bool = False
-    ) -> None:
+    def __init__(self, *, max_per_s: float, wraps_at: int | None = None) -> None:
         if not (math.isfinite(max_per_s) and max_per_s > 0):
             raise InputError(f"max_per_s must be a number above 0, not {max_per_s!r}")
         if wraps_at is not None and wraps_at < 1:
             raise InputError(f"wraps_at must be at least 1, not {wraps_at!r}")
-        if wraps_at is not None and may_dip:
-            raise InputError("a counter that may dip cannot tell a wrap from a dip")
         self._max_per_s = max_per_s
         self._wraps_at = wraps_at
-        self._may_dip = may_dip
         self._value: int | None = None
         self._t_s = -math.inf
         self.total = 0
@@ -105,7 +95,6 @@ class Counter:
         """Take one reading at a monotonic time. Never raises for what the reading says."""
         last, dt_s = self._value, t_s - self._t_s
         if value < 0 or (self._wraps_at is not None and value >= self._wraps_at):
-            self.rebases += 1
             return Advance(Step.IMPOSSIBLE, None, 0.0)
         if last is None:
             self._value, self._t_s = value, t_s
@@ -119,8 +108,7 @@ class Counter:
         if delta is None:
             self._rebase(value, t_s)
             return Advance(step, None, dt_s)
-        self._value = max(last, value) if self._may_dip else value
-        self._t_s = t_s
+        self._value, self._t_s = value, t_s
         self.total += delta
         return Advance(step, delta, dt_s)
 
@@ -139,8 +127,6 @@ class Counter:
         if wraps_at is not None and self._max_per_s * dt_s >= wraps_at:
             return Step.TOO_LATE, None
         if delta < 0:
-            if self._may_dip:
-                return Step.STILL, 0
             if wraps_at is None or not self._is_possible(delta + wraps_at, dt_s):
                 return Step.RESET, None
             return Step.WRAPPED, delta + wraps_at
@@ -187,6 +173,8 @@ class EnergyMeter:
     def feed(self, value: int, t_s: float) -> EnergyReading:
         """Take one reading at a monotonic time."""
         advance = self._counter.feed(value, t_s)
+        if advance.step is Step.IMPOSSIBLE:  # as if it had not been read
+            return EnergyReading(self._counter.total * self._unit_j, None, advance.reason)
         if advance.delta is None:
             if advance.step is not Step.STALE:
                 self._start_over()
