@@ -28,6 +28,7 @@ from eaco_core.testing import Habits, PlainPower, Recorder, Script, World, a_job
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from eaco_core.decisions import Record
     from eaco_core.history import Line
     from eaco_core.jobs import JobSpec
 
@@ -249,7 +250,7 @@ def test_every_message_twice_gives_the_same_decisions() -> None:
     once, twice = Habits(), Habits(twice=(True,))
     cluster = [a_node("n1", 2), a_node("n2", 2)]
     jobs = [a_job(f"j{i}", 1 + i % 2, epochs=4, workload=f"w{i % 3}") for i in range(8)]
-    told = []
+    told: list[list[Record]] = []
     for habits in (once, twice):
         recorder = a_run("eaco", cluster, [jobs], habits)
         told.append([r for r in recorder.records if not isinstance(r, Ignored)])

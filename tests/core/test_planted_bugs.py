@@ -13,7 +13,7 @@ import attrs
 import pytest
 from attrs import frozen
 
-from eaco_core import _actions, _lifecycle, _windows, candidates
+from eaco_core import _actions, _lifecycle, _windows, admission, candidates
 from eaco_core import events as ev
 from eaco_core.errors import ActionRefused
 from eaco_core.evidence import Evidence
@@ -26,13 +26,31 @@ from eaco_core.testing import InvariantBroken, Script, a_job, a_node
 from eaco_core.view import View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from eaco_core._records import GpuRecord, JobRecord
+    from eaco_core import decisions
+    from eaco_core._records import GpuRecord, JobKind, JobRecord
     from eaco_core.admission import Effect
     from eaco_core.policies.base import Action, Place
+    from eaco_core.ports import Estimate
 
     Patch = pytest.MonkeyPatch
+
+
+def _nothing(*_: object) -> None:
+    """Complain of nothing."""
+
+
+def _no(*_: object) -> bool:
+    return False
+
+
+def _none_at_all(_: View) -> Iterator[Action]:
+    return iter(())
+
+
+def _capacity(gpu: GpuRecord, _: Rules) -> int | None:
+    return gpu.spec.mem_bytes
 
 
 # ---- the bugs ------------------------------------------------------------------------
@@ -43,7 +61,11 @@ def stale_candidate_list(patch: Patch) -> None:
     find = candidates.find_candidates
     lists: dict[str, list[candidates.Candidate]] = {}
 
-    def find_once(job: JobRecord, view: View, **more: Any) -> list[candidates.Candidate]:
+    def find_once(
+        job: JobRecord,
+        view: View,
+        **more: Any,  # noqa: ANN401 - passed on
+    ) -> list[candidates.Candidate]:
         known = lists.get(job.spec.job_id)
         if known is None:
             more["since_seq"] = 0
@@ -73,14 +95,14 @@ def no_fallback(patch: Patch) -> None:
 
 
 def _affects_only(patch: Patch, keep: Callable[[Effect, tuple[GpuRecord, ...]], bool]) -> None:
-    predict = eaco.predict_jct
+    predict = admission.predict_jct
 
     def too_few(job: JobRecord, gpus: tuple[GpuRecord, ...], view: View) -> list[Effect]:
         effects = predict(job, gpus, view)
         return [effects[0], *(effect for effect in effects[1:] if keep(effect, gpus))]
 
     patch.setattr(eaco, "predict_jct", too_few)
-    patch.setattr(_actions.Actions, "_cannot_place", lambda *_: None)
+    patch.setattr(_actions.Actions, "_cannot_place", _nothing)
 
 
 def affects_the_first_gpu_only(patch: Patch) -> None:
@@ -97,9 +119,11 @@ def early_keep(patch: Patch) -> None:
     """A newcomer is kept before every affected job gave an epoch."""
     verify = _windows.verify
 
-    def hasty(now_s: float, evidence: Any, rules: Rules) -> _windows.Judgement:
+    def hasty(
+        now_s: float, evidence: Sequence[decisions.Evidence], rules: Rules
+    ) -> _windows.Judgement:
         found = verify(now_s, evidence, rules)
-        return _windows.Judgement(True, found.reason) if found.keep is None else found
+        return _windows.Judgement(keep=True, reason=found.reason) if found.keep is None else found
 
     patch.setattr(_windows, "verify", hasty)
 
@@ -120,7 +144,7 @@ def keep_after_a_void_window(patch: Patch) -> None:
 
 def stale_retry(patch: Patch) -> None:
     """What was undone is tried again."""
-    patch.setattr(eaco, "is_undone", lambda *_: False)
+    patch.setattr(eaco, "is_undone", _no)
 
 
 def unbounded_undos(patch: Patch) -> None:
@@ -132,8 +156,10 @@ def handed_on_before_release(patch: Patch) -> None:
     """GPUs are free as soon as the job says that it has finished."""
     finished = _lifecycle.Lifecycle.finished
 
-    def free_at_once(self: _lifecycle.Lifecycle, job: JobRecord, *event: Any) -> str | None:
-        ignored = finished(self, job, *event)
+    def free_at_once(
+        self: _lifecycle.Lifecycle, job: JobRecord, event: ev.JobFinished
+    ) -> str | None:
+        ignored = finished(self, job, event)
         if ignored is None:
             self._free(job, list(job.gpus))
         return ignored
@@ -143,17 +169,17 @@ def handed_on_before_release(patch: Patch) -> None:
 
 def starvation(patch: Patch) -> None:
     """Nobody ever gets a reservation."""
-    patch.setattr(eaco, "_reserve", lambda _view: iter(()))
+    patch.setattr(eaco, "_reserve", _none_at_all)
 
 
 def capacity_without_headroom(patch: Patch) -> None:
     """All of a GPU's memory may be used where jobs share."""
-    patch.setattr(candidates, "mem_limit_bytes", lambda gpu, _rules: gpu.spec.mem_bytes)
+    patch.setattr(candidates, "mem_limit_bytes", _capacity)
 
 
 def degree_off_by_one(patch: Patch) -> None:
     """One job more than allowed on a GPU."""
-    patch.setattr(_actions.Actions, "_cannot_use", lambda *_: None)
+    patch.setattr(_actions.Actions, "_cannot_use", _nothing)
     refresh = Eaco.decide
 
     def decide(self: Eaco, view: View, /) -> Iterator[Action]:
@@ -170,8 +196,8 @@ def point_instead_of_bound(patch: Patch) -> None:
     """The point estimate is taken for the upper bound."""
     bound = Evidence.bound
 
-    def point(self: Evidence, *question: Any) -> Any:
-        found = bound(self, *question)
+    def point(self: Evidence, gpu_type: str, affected: JobKind, co: Sequence[JobKind]) -> Estimate:
+        found = bound(self, gpu_type, affected, co)
         return attrs.evolve(found, upper_ratio=found.point_ratio)
 
     patch.setattr(Evidence, "bound", point)
@@ -186,7 +212,7 @@ def partial_gang(patch: Patch) -> None:
         return found[:-1] if found is not None and len(found) > 1 else found
 
     patch.setattr(View, "idle_set", less)
-    patch.setattr(_actions.Actions, "_cannot_place", lambda *_: None)
+    patch.setattr(_actions.Actions, "_cannot_place", _nothing)
 
 
 def late_job_blocks_the_queue(patch: Patch) -> None:

@@ -134,7 +134,7 @@ def test_the_signature_of_an_undo_is_who_was_left() -> None:
     recorder.feed(ev.JobSubmitted(0.0, a_job("b", 2, epochs=90)))
     recorder.feed(ev.Tick(0.0))
     recorder.feed(ev.JobStarted(0.0, "b", 1))
-    recorder.feed(ev.NodeDrained(0.0, "n1", False))
+    recorder.feed(ev.NodeDrained(0.0, "n1", drained=False))
     recorder.feed(ev.JobSubmitted(0.0, a_job("c", 3)))
     recorder.feed(ev.Tick(0.0))
     assert set(recorder.machine.job("c").gpus) == {"n1-0", "n2-0", "n2-1"}

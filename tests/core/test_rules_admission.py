@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from eaco_core import events as ev
+from eaco_core.cluster import NodeState
 from eaco_core.decisions import AffectedBound, BoundSource
 from eaco_core.evidence import NoPredictor
 from eaco_core.jobs import JobState
@@ -92,11 +93,11 @@ class TestR5Bounds:
 
 
 class TestR5Exploration:
-    def explore(self, *, explore: bool = True, **b: object) -> Script:
+    def explore(self, *, explore: bool = True, deadline_s: float | None = None) -> Script:
         rules = Rules(explore=explore)
         story = Script(a_node("n1", 1), a_node("n2", 1), predictor=NoPredictor(), rules=rules)
         story.feed(ev.NodeDrained(0.0, "n2")).run(a_job("a"))
-        return story.submit(a_job("b", **b))  # type: ignore[arg-type] # fields by name
+        return story.submit(a_job("b", deadline_s=deadline_s))
 
     def test_off_by_default(self) -> None:
         assert Rules().explore is False
@@ -128,12 +129,12 @@ class TestR6Admission:
     # Ten epochs of 100 s, with a bound of 1.25: 1250 s.
     @pytest.mark.parametrize(("deadline_s", "allowed"), [(1250.0, True), (1249.9, False)])
     def test_the_newcomer_must_meet_its_deadline_by_its_bound(
-        self, deadline_s: float, allowed: bool
+        self, *, deadline_s: float, allowed: bool
     ) -> None:
         assert admits(a_job("a"), a_job("b", deadline_s=deadline_s)) is allowed
 
     @pytest.mark.parametrize(("deadline_s", "allowed"), [(1250.0, True), (1249.9, False)])
-    def test_so_must_every_resident(self, deadline_s: float, allowed: bool) -> None:
+    def test_so_must_every_resident(self, *, deadline_s: float, allowed: bool) -> None:
         assert admits(a_job("a", deadline_s=deadline_s), a_job("b")) is allowed
 
     def test_a_job_without_a_deadline_accepts_half_as_much_again(self) -> None:
@@ -168,8 +169,6 @@ class TestR6Admission:
         assert [bound.job_id for bound in story.placed("b").affected] == ["b", "gang"]
 
     def test_a_start_that_waits_for_a_node_is_counted(self) -> None:
-        from eaco_core.cluster import NodeState  # noqa: PLC0415 - beside its only use
-
         story = Script(a_node("n1", 1)).run(a_job("x"))
         story.join(a_node("n2", 1, can_sleep=True, wake_s=60.0), NodeState.ASLEEP)
         story.submit(a_job("gang", 2, deadline_s=1300.0))
@@ -181,10 +180,10 @@ class TestR6Admission:
 class TestR7ItMustPay:
     def test_without_a_power_model_by_throughput(self) -> None:
         # Two jobs with a bound of 1.875 each do 1.07 jobs' work.
-        lax = {"deadline_s": 1e6}
-        assert not admits(a_job("a", util=0.75, **lax), a_job("b", util=0.75, **lax))  # type: ignore[arg-type] # by name
+        lax: dict[str, Any] = {"deadline_s": 1e6}
+        assert not admits(a_job("a", util=0.75, **lax), a_job("b", util=0.75, **lax))
         # With 1.8125 each it is 1.103.
-        assert admits(a_job("a", util=0.72, **lax), a_job("b", util=0.73, **lax))  # type: ignore[arg-type] # by name
+        assert admits(a_job("a", util=0.72, **lax), a_job("b", util=0.73, **lax))
 
     def energies(self, power: PlainPower) -> tuple[float, float]:
         story = Script(a_node("n1", 1, can_sleep=True), power=power).run(a_job("a"))
@@ -205,8 +204,6 @@ class TestR7ItMustPay:
         assert alternative_j == pytest.approx(alone_s * alone_w)
 
     def test_a_wake_up_counts_for_the_alternative(self) -> None:
-        from eaco_core.cluster import NodeState  # noqa: PLC0415 - beside its only use
-
         power = PlainPower(waking_j=12345.0)
         without = self.energies(power)[1]
         story = Script(a_node("n1", 1, can_sleep=True), power=power)

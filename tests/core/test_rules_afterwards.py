@@ -16,9 +16,9 @@ from eaco_core.testing import Script, a_job, a_node, an_observation
 
 
 class TestR11Starvation:
-    def waiting(self, **rules: float) -> Script:
+    def waiting(self, starvation_s: float = 3600.0) -> Script:
         """Let `gang` wait for two GPUs, of which one is busy until 1000 s."""
-        story = Script(a_node("n1", 2), rules=Rules(**rules))  # type: ignore[arg-type] # by name
+        story = Script(a_node("n1", 2), rules=Rules(starvation_s=starvation_s))
         story.run(a_job("busy", exclusive=True))
         return story.submit(a_job("gang", 2, exclusive=True, epochs=1))
 
@@ -37,7 +37,7 @@ class TestR11Starvation:
 
     @pytest.mark.parametrize(("epochs", "placed"), [(8, True), (9, False)])
     def test_a_later_job_may_use_them_only_if_it_ends_before(
-        self, epochs: int, placed: bool
+        self, *, epochs: int, placed: bool
     ) -> None:
         story = self.waiting(starvation_s=60.0).at(60.0).tick()
         # By now the reservation starts at 1000 s; 8 epochs end at 940 s, 9 at 1045 s.
@@ -253,9 +253,9 @@ class TestR14Failures:
 
 
 class TestR15Nodes:
-    def asleep(self, **node: float) -> Script:
+    def asleep(self) -> Script:
         story = Script()
-        return story.join(a_node("n1", 1, can_sleep=True, **node), NodeState.ASLEEP)  # type: ignore[arg-type] # by name
+        return story.join(a_node("n1", 1, can_sleep=True), NodeState.ASLEEP)
 
     def test_idle_for_five_minutes_it_sleeps(self) -> None:
         story = Script(a_node("n1", 1, can_sleep=True)).run(a_job("a")).at(1000.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from eaco_core import events as ev
@@ -59,19 +61,19 @@ def shares(resident: JobSpec, newcomer: JobSpec, *, rules: Rules | None = None) 
 class TestR2Gates:
     @pytest.mark.parametrize(("util", "allowed"), [(0.84, True), (0.85, False), (0.9, False)])
     def test_utilisation_before_the_placement_is_below_the_threshold(
-        self, util: float, allowed: bool
+        self, *, util: float, allowed: bool
     ) -> None:
         assert shares(a_job("a", util=util), a_job("b", util=0.05)) is allowed
 
     @pytest.mark.parametrize(("busy", "allowed"), [(0.84, True), (0.85, False)])
     def test_memory_busy_before_the_placement_is_below_the_threshold(
-        self, busy: float, allowed: bool
+        self, *, busy: float, allowed: bool
     ) -> None:
         assert shares(a_job("a", busy=busy), a_job("b", busy=0.9)) is allowed
 
     @pytest.mark.parametrize(("mem_gib", "allowed"), [(7.5, True), (7.51, False)])
     def test_memory_with_the_newcomer_leaves_the_headroom(
-        self, mem_gib: float, allowed: bool
+        self, *, mem_gib: float, allowed: bool
     ) -> None:
         # 16 GiB less the headroom of 1 GiB is room for 7.5 + 7.5.
         assert shares(a_job("a", mem_gib=7.5), a_job("b", mem_gib=mem_gib)) is allowed
@@ -84,7 +86,8 @@ class TestR2Gates:
     @pytest.mark.parametrize("missing", ["util", "busy", "mem_gib"])
     @pytest.mark.parametrize("whose", ["resident", "newcomer"])
     def test_what_was_never_measured_refuses(self, missing: str, whose: str) -> None:
-        known, unknown = a_job("a"), a_job("b", **{missing: None})
+        nothing: dict[str, Any] = {missing: None}
+        known, unknown = a_job("a"), a_job("b", **nothing)
         pair = (unknown, known) if whose == "resident" else (known, unknown)
         # Memory-busy of the newcomer is no gate: it counts before the placement.
         assert shares(*pair) is (whose == "newcomer" and missing == "busy")
@@ -137,7 +140,7 @@ class TestR2Gates:
         ],
     )
     def test_both_must_accept_each_other(
-        self, a: dict[str, object], b: dict[str, object], allowed: bool
+        self, *, a: dict[str, Any], b: dict[str, Any], allowed: bool
     ) -> None:
         assert shares(a_job("a", **a), a_job("b", **b)) is allowed
         assert shares(a_job("b", **b), a_job("a", **a)) is allowed
@@ -152,9 +155,9 @@ class TestR2Gates:
             {"epoch_s": None},
         ],
     )
-    def test_some_jobs_never_share(self, alone: dict[str, object]) -> None:
-        assert not shares(a_job("a", **alone), a_job("b"))  # type: ignore[arg-type] # by name
-        assert not shares(a_job("b"), a_job("a", **alone))  # type: ignore[arg-type] # by name
+    def test_some_jobs_never_share(self, alone: dict[str, Any]) -> None:
+        assert not shares(a_job("a", **alone), a_job("b"))
+        assert not shares(a_job("b"), a_job("a", **alone))
 
     def test_readings_count_as_their_mean_over_a_minute(self) -> None:
         story = Script(a_node("n1", 1)).run(a_job("a", util=0.2))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from eaco_core import events as ev
@@ -13,10 +15,10 @@ from eaco_core.rules import Rules
 from eaco_core.testing import Script, a_job, a_node, an_observation
 
 
-def pair(*, rules: Rules | None = None, a: dict[str, object], b: dict[str, object]) -> Script:
+def pair(*, rules: Rules | None = None, a: dict[str, Any], b: dict[str, Any]) -> Script:
     """Start `a` at 0 and `b` beside it at 0; both have ten epochs of 100 s alone."""
     story = Script(a_node("n1", 1), rules=rules)
-    return story.run(a_job("a", **a), a_job("b", **b))  # type: ignore[arg-type] # fields by name
+    return story.run(a_job("a", **a), a_job("b", **b))
 
 
 def trio(rules: Rules | None = None) -> Script:
@@ -104,7 +106,7 @@ class TestR9Window:
 
     @pytest.mark.parametrize(("epoch_s", "kept"), [(100.0, True), (500.0, False)])
     def test_after_the_last_restart_the_best_epochs_decide(
-        self, epoch_s: float, kept: bool
+        self, *, epoch_s: float, kept: bool
     ) -> None:
         story = pair(rules=Rules(window_max_restarts=0), a={}, b={})
         story.at(100.0).epoch("a").epoch("b").run(a_job("c"))
@@ -269,8 +271,8 @@ class TestR10KeepOrUndo:
 
 
 class TestVerify:
-    def seen(self, **changes: object) -> Evidence:
-        fields: dict[str, object] = {
+    def seen(self, **changes: float | None) -> Evidence:
+        fields: dict[str, Any] = {
             "job_id": "a",
             "epoch_s": 100.0,
             "ratio": 1.0,
@@ -278,7 +280,7 @@ class TestVerify:
             "deadline_s": 1050.0,
             "late": False,
         }
-        return Evidence(**{**fields, **changes})  # type: ignore[arg-type] # fields by name
+        return Evidence(**{**fields, **changes})
 
     def test_keep_at_the_limit(self) -> None:
         assert verify(0.0, [self.seen()], Rules()).keep is True

@@ -6,16 +6,15 @@ busy, 2 of 16 GiB. Every argument left out is unremarkable.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import Any
 
 from attrs import frozen
 
 from eaco_core.cluster import GpuSpec, NodeSpec
+from eaco_core.effects import Observation
 from eaco_core.jobs import JobSpec, SoloProfile
 from eaco_core.rules import GIB
-
-if TYPE_CHECKING:
-    from eaco_core.effects import Observation
 
 
 def a_node(
@@ -78,8 +77,6 @@ def an_observation(
     workload: str, co_workloads: tuple[str, ...], ratio: float, *, gpu_type: str = "v100"
 ) -> Observation:
     """Build one earlier observation, for the history of a machine."""
-    from eaco_core.effects import Observation  # noqa: PLC0415 - keeps the builders light
-
     return Observation(
         t_s=0.0,
         job_id="earlier",
@@ -113,7 +110,7 @@ class PlainPower:
 
     def gpu_w(self, gpu_type: str, util_ratio: float, /) -> float:  # noqa: ARG002 - the port
         """Power of one GPU at a utilisation."""
-        return self.gpu_idle_w + self.gpu_busy_w * util_ratio**0.5
+        return self.gpu_idle_w + self.gpu_busy_w * math.sqrt(util_ratio)
 
     def sleep_w(self, node: NodeSpec, /) -> float:  # noqa: ARG002 - the port
         """Power of the node asleep."""

@@ -40,10 +40,14 @@ _USABLE = (NodeState.AWAKE, NodeState.WAKING, NodeState.ASLEEP)
 class Memory:
     """What the oracle remembers of the run so far."""
 
-    ratios: dict[tuple[str, str, Names], list[float]] = field(factory=dict)
-    undone: dict[tuple[str, str, Names], float] = field(factory=dict)
-    locks: dict[str, frozenset[str]] = field(factory=dict)
-    awake_s: dict[str, float] = field(factory=dict)
+    ratios: dict[tuple[str, str, Names], list[float]] = field(
+        factory=dict["tuple[str, str, Names]", "list[float]"]
+    )
+    undone: dict[tuple[str, str, Names], float] = field(
+        factory=dict["tuple[str, str, Names]", float]
+    )
+    locks: dict[str, frozenset[str]] = field(factory=dict[str, "frozenset[str]"])
+    awake_s: dict[str, float] = field(factory=dict[str, float])
 
     def note(
         self,
@@ -51,7 +55,6 @@ class Memory:
         after: SchedulerState,
         effects: Iterable[Effect],
         records: Iterable[Record],
-        law_margin: float = 1.25,
     ) -> None:
         """Take in one step of the scheduler."""
         for effect in effects:
@@ -64,15 +67,16 @@ class Memory:
                 self.awake_s[effect.node_id] = after.now_s + wake_s
         for record in records:
             if isinstance(record, Verdict) and not record.keep:
-                self._note_undo(before, record, law_margin)
+                self._note_undo(before, record)
+        # The locks of a window stay until its newcomer, undone or ended, has left its GPUs.
+        for window in before.windows:
+            if after.jobs[window.newcomer_id].state is JobState.STOPPING:
+                self.locks[window.newcomer_id] = frozenset(window.locked_gpus)
         for job_id in list(self.locks):
             if after.jobs[job_id].state is not JobState.STOPPING:
                 del self.locks[job_id]
 
-    def _note_undo(self, before: SchedulerState, record: Verdict, law_margin: float) -> None:
-        for window in before.windows:
-            if window.newcomer_id == record.job_id:
-                self.locks[record.job_id] = frozenset(window.locked_gpus)
+    def _note_undo(self, before: SchedulerState, record: Verdict) -> None:
         cluster = _Cluster(before, self)
         newcomer = before.jobs[record.job_id]
         residents = [before.jobs[seen.job_id] for seen in record.evidence]
@@ -112,8 +116,8 @@ def decide(
                     best = order, set()
                 best[1].add(cluster.shape(gpus))
         if best is not None:
-            return Answer(True, frozenset(best[1]))
-    return Answer(False, frozenset(cluster.shape(gpus) for gpus in idle))
+            return Answer(shared=True, shapes=frozenset(best[1]))
+    return Answer(shared=False, shapes=frozenset(cluster.shape(gpus) for gpus in idle))
 
 
 class _Cluster:

@@ -47,8 +47,8 @@ def in_words(lines: Iterable[Line]) -> str:
 class Recorder:
     """Feeds a machine, and keeps what it did.
 
-    `watch`: look at the whole state after each step; may be changed on the way. `ignore`: invariants that are
-    known to be broken and are not to be told of.
+    `watch`: look at the whole state after each step; may be changed on the way.
+    `ignore`: invariants that are known to be broken and are not to be told of.
     """
 
     def __init__(

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from eaco_core.cluster import NodeSpec
-    from eaco_core.decisions import Record
     from eaco_core.effects import Effect, Observation
     from eaco_core.jobs import JobSpec, JobState
     from eaco_core.policies.base import Policy

@@ -61,6 +61,7 @@ class SchedulerTest(RuleBasedStateMachine):
     )
     def begin(
         self,
+        *,
         data: st.DataObject,
         power: bool,
         telemetry: bool,
@@ -90,9 +91,9 @@ class SchedulerTest(RuleBasedStateMachine):
         drawn = [data.draw(strategies.jobs(name, self.world.now_s), name) for name in names]
         self.world.submit(*drawn)
 
-    @precondition(lambda self: self._jobs)
+    @precondition(lambda self: self._jobs > 0)
     @rule(data=st.data(), tick=st.booleans())
-    def cancel(self, data: st.DataObject, tick: bool) -> None:
+    def cancel(self, *, data: st.DataObject, tick: bool) -> None:
         """Take any job back, at any time."""
         job_id = data.draw(st.sampled_from(sorted(self.world.specs)), "job")
         self.world.cancel(job_id)
@@ -140,7 +141,7 @@ class SchedulerTest(RuleBasedStateMachine):
             world.drain(node_id, drained=what == "drain")
         world.tick_if_due()
 
-    @precondition(lambda self: self.world.running())
+    @precondition(lambda self: bool(self.world.running()))
     @rule(
         data=st.data(),
         reason=st.sampled_from([None, *FailureReason]),
@@ -164,12 +165,12 @@ class SchedulerTest(RuleBasedStateMachine):
         util=st.sampled_from([None, 0.0, 0.3, 0.7, 0.9, 1.0]),
         foreign=st.sampled_from([None, False, False, True]),
     )
-    def sample(self, data: st.DataObject, util: float | None, foreign: bool | None) -> None:
+    def sample(self, *, data: st.DataObject, util: float | None, foreign: bool | None) -> None:
         """Read the GPUs of a node, now and from now on."""
         node_id = data.draw(st.sampled_from(sorted(self.world.nodes)), "node")
         self.world.sample(node_id, util, foreign=foreign)
 
-    @precondition(lambda self: _past(self.world.recorder.lines))
+    @precondition(lambda self: bool(_past(self.world.recorder.lines)))
     @rule(data=st.data())
     def repeat(self, data: st.DataObject) -> None:
         """Bring any message of the past once more."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+import attrs
 from hypothesis import strategies as st
 
 from eaco_core.cluster import GpuSpec, NodeSpec
@@ -16,17 +17,24 @@ from eaco_core.rules import GIB, Rules
 from eaco_core.testing.world import Habits
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hypothesis.strategies import DrawFn
 
 _T = TypeVar("_T")
+_U = TypeVar("_U")
 GPU_TYPES = ("a100", "v100")
 WORKLOADS = ("bert", "lstm", "resnet", "vgg")
 LABELS = (("zone", "a"), ("zone", "b"))
 
 
-def _mostly(draw: DrawFn, usual: list[_T], rare: list[_T]) -> _T:
+def _seldom(draw: DrawFn) -> bool:
+    return draw(st.sampled_from([False] * 9 + [True]))
+
+
+def _mostly(draw: DrawFn, usual: Sequence[_T], rare: Sequence[_U]) -> _T | _U:
     """Draw one of the usual values, one time in ten a rare one."""
-    return draw(st.sampled_from(rare if draw(st.integers(0, 9)) == 9 else usual))
+    return draw(st.sampled_from(rare)) if _seldom(draw) else draw(st.sampled_from(usual))
 
 
 @st.composite
@@ -34,7 +42,7 @@ def nodes(draw: DrawFn, node_id: str, gpu_types: tuple[str, ...] = GPU_TYPES) ->
     """Draw a node of 1-4 GPUs, mostly of one type; memory may be unknown."""
     gpu_type = draw(st.sampled_from(gpu_types))
     mem_gib = _mostly(draw, [16, 32], [None, 8])
-    mixed = draw(st.integers(0, 9)) == 9
+    mixed = _seldom(draw)
     gpus: list[GpuSpec] = []
     for i in range(draw(st.integers(1, 4))):
         other = mixed and i > 0
@@ -85,7 +93,7 @@ def jobs(draw: DrawFn, job_id: str, now_s: float, most_gpus: int = 6) -> JobSpec
         gpus=draw(st.sampled_from(sizes)),
         submit_s=now_s,
         epochs=_mostly(draw, [epochs], [epochs, None]),
-        workload=_mostly(draw, list[str | None](WORKLOADS), [None]),
+        workload=_mostly(draw, WORKLOADS, [None]),
         profiles=tuple(draw(profiles(t, epoch_s / (speed if t == "a100" else 1.0))) for t in types),
         deadline_s=None if slack is None else now_s + slack * epochs * epoch_s,
         priority=_mostly(draw, [0, 0, 5], [100]),
@@ -105,30 +113,27 @@ def jobs(draw: DrawFn, job_id: str, now_s: float, most_gpus: int = 6) -> JobSpec
 def habits(draw: DrawFn) -> Habits:
     """Draw how hostile the world is."""
 
-    def some(*choices: object) -> tuple[object, ...]:
+    def some(choices: Sequence[_T]) -> tuple[_T, ...]:
         return tuple(draw(st.lists(st.sampled_from(choices), min_size=1, max_size=4)))
 
-    chosen = {
-        "factors": some(1.0, 0.9, 1.05, 1.1, 1.2, 1.37, 1.6, 2.0),
-        "alone_factors": some(1.0, 1.0, 0.97, 1.02),
-        "start_s": some(1.0, 1.0, 0.0, 7.5, None),
-        "wake": some(1.0, 0.5, 1.9, 2.5, None, float("inf")),
-        "stop_obeyed": some(True, True, False),
-        "late_s": some(0.0, 0.0, 0.0, 0.5, 30.0, 130.0),
-        "twice": some(False, False, False, True),
-        "backwards": some(False, True),
-        "split_release": some(False, True),
-        "clean": some(True, True, True, False),
-        "release_s": some(1.0, 0.0, 45.0),
-    }
-    return Habits(**chosen)  # type: ignore[arg-type] # tuples of the right things
+    return Habits(
+        factors=some([1.0, 0.9, 1.05, 1.1, 1.2, 1.37, 1.6, 2.0]),
+        alone_factors=some([1.0, 1.0, 0.97, 1.02]),
+        start_s=some([1.0, 1.0, 0.0, 7.5, None]),
+        wake=some([1.0, 0.5, 1.9, 2.5, None, float("inf")]),
+        stop_obeyed=some([True, True, False]),
+        late_s=some([0.0, 0.0, 0.0, 0.5, 30.0, 130.0]),
+        twice=some([False, False, False, True]),
+        backwards=some([False, True]),
+        split_release=some([False, True]),
+        clean=some([True, True, True, False]),
+        release_s=some([1.0, 0.0, 45.0]),
+    )
 
 
 @st.composite
 def rule_sets(draw: DrawFn, base: Rules) -> Rules:
     """Draw parameters around those of a policy, with short waits so that they are met."""
-    import attrs  # noqa: PLC0415 - beside its only use
-
     starving = base.starvation_s < float("inf")
     changed = attrs.evolve(
         base,

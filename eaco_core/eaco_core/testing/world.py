@@ -18,7 +18,6 @@ from eaco_core import effects as fx
 from eaco_core import events as ev
 from eaco_core.cluster import NodeReading, NodeState
 from eaco_core.errors import EventRefused
-from eaco_core.jobs import FailureReason
 from eaco_core.states import TERMINAL
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from eaco_core.cluster import NodeSpec
     from eaco_core.events import Event
-    from eaco_core.jobs import JobSpec
+    from eaco_core.jobs import FailureReason, JobSpec
     from eaco_core.testing.recorder import Recorder
 
 
