@@ -47,14 +47,15 @@ def verify(now_s: float, evidence: Sequence[EvidenceRecord], rules: Rules) -> Ju
         if seen.epoch_s is None or seen.deadline_s is None or seen.late:
             continue
         end_s = now_s + seen.epochs_left * seen.epoch_s * rules.observed_margin
-        if end_s > seen.deadline_s:
+        # Not "end > deadline": what is not a number proves nothing, and must not be kept.
+        if not end_s <= seen.deadline_s:
             return Judgement(
                 keep=False, reason=f"job {seen.job_id} would miss its deadline", job_id=seen.job_id
             )
     if any(seen.epoch_s is None for seen in evidence):
         return Judgement(keep=None, reason="not every affected job has completed a clean epoch")
     total = throughput_sum(evidence)
-    if total is not None and total < rules.keep_throughput_sum:
+    if total is not None and not total >= rules.keep_throughput_sum:
         reason = f"together they do {total:.3g} jobs' work, less than one alone"
         return Judgement(keep=False, reason=reason)
     return Judgement(keep=True, reason="every deadline holds")

@@ -151,7 +151,8 @@ def refusal(effects: list[Effect], view: View) -> tuple[str, str, bool] | None:
             return "R5", "no bound for this set: measure it, or run alone", False
     for effect in effects:
         who = "its own" if effect is effects[0] else "a resident's"
-        if effect.late and rules.late_jobs != "share":
+        newcomer_alone = effect is effects[0] and rules.late_jobs == "exclusive"
+        if effect.late and (rules.late_jobs == "refuse" or newcomer_alone):
             return "R8", f"{who} deadline cannot be met even alone", True
         deadline_s = effect.job.spec.deadline_s
         if deadline_s is None or effect.late:

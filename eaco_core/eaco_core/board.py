@@ -7,27 +7,27 @@ is placed and nothing is remembered: the next question gets a new board.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
+from eaco_core import _validate as check
 from eaco_core._ledger import Ledger
 from eaco_core._power_table import PowerTable
 from eaco_core._queue import JobQueue
 from eaco_core._records import JobRecord
-from eaco_core.cluster import NodeState
+from eaco_core.cluster import NodeSpec, NodeState
 from eaco_core.errors import InputError
 from eaco_core.evidence import Evidence, OverflowLaw
-from eaco_core.jobs import JobState
+from eaco_core.jobs import JobSpec, JobState
 from eaco_core.rules import Rules
 from eaco_core.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from eaco_core.cluster import NodeSpec
     from eaco_core.effects import Observation
-    from eaco_core.jobs import JobSpec
     from eaco_core.ports import JctPredictor, PowerModel
 
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 class Running:
     """A job that runs: on which GPUs (by id), and how many epochs it has done."""
 
-    job: JobSpec
-    gpus: tuple[str, ...]
-    epochs_done: int = 0
-    started_s: float = field(default=0.0)
+    job: JobSpec = field(validator=check.instance_of(JobSpec))
+    gpus: tuple[str, ...] = field(validator=check.tuple_of(str))
+    epochs_done: int = field(default=0, validator=[check.whole, check.not_negative])
+    started_s: float = field(default=0.0, validator=check.finite)
 
 
 class Board:
@@ -59,6 +59,8 @@ class Board:
         power: PowerModel | None = None,
         history: Iterable[Observation] = (),
     ) -> None:
+        if not (isinstance(now_s, (int, float)) and 0 <= now_s < math.inf):
+            raise InputError(f"now_s must be a finite number of at least 0, not {now_s!r}")
         rules = Rules() if rules is None else rules
         predictor = OverflowLaw(rules.law_margin) if predictor is None else predictor
         evidence = Evidence(rules, predictor, history)
@@ -68,6 +70,10 @@ class Board:
         self._jobs: dict[str, JobRecord] = {}
         self.view = View(rules, ledger, queue, evidence, table, now_s)
         for node in nodes:
+            if not isinstance(node, NodeSpec):
+                raise InputError(f"{node!r} is not a NodeSpec")
+            if node.node_id in ledger.nodes:
+                raise InputError(f"node {node.node_id} is on the board already")
             ledger.add_node(node, NodeState.AWAKE, now_s)
         for job in running:
             self._book(job)
@@ -76,6 +82,10 @@ class Board:
         """Give a job that is to be placed, for the plain functions."""
         if spec.job_id in self._jobs:
             raise InputError(f"job {spec.job_id} is on the board already")
+        if epochs_done < 0 or epochs_done > (spec.epochs or epochs_done):
+            raise InputError(
+                f"job {spec.job_id} cannot have done {epochs_done} of {spec.epochs} epochs"
+            )
         job = JobRecord(spec, self.view.queue.kind_of(spec))
         job.epochs_done = epochs_done
         return job

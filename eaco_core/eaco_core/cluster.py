@@ -40,9 +40,9 @@ class NodeSpec:
     """
 
     node_id: str = field(validator=check.name)
-    gpus: tuple[GpuSpec, ...]
+    gpus: tuple[GpuSpec, ...] = field(validator=check.tuple_of(GpuSpec, empty=False))
     labels: tuple[tuple[str, str], ...] = ()
-    can_sleep: bool = False
+    can_sleep: bool = field(default=False, validator=check.flag)
     wake_s: float = field(default=60.0, validator=check.not_negative)
 
 

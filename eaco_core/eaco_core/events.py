@@ -38,7 +38,7 @@ class _NodeEvent(_Event):
 class JobSubmitted(_Event):
     """A user hands in a job."""
 
-    job: JobSpec
+    job: JobSpec = field(validator=check.instance_of(JobSpec))
 
 
 @frozen
@@ -52,7 +52,7 @@ class JobCancelled(_Event):
 class JobStarted(_JobEvent):
     """The job runs. `gpus` are those it really got; empty = the executor cannot tell."""
 
-    gpus: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = field(default=(), validator=check.tuple_of(str))
 
 
 @frozen
@@ -105,14 +105,14 @@ class JobUnknown(_JobEvent):
 class GpusReleased(_JobEvent):
     """It is proven that nothing of this attempt uses `gpus` any more."""
 
-    gpus: tuple[str, ...]
+    gpus: tuple[str, ...] = field(validator=check.tuple_of(str))
 
 
 @frozen
 class NodeJoined(_Event):
     """A node is there (again). `state` is awake or asleep."""
 
-    node: NodeSpec
+    node: NodeSpec = field(validator=check.instance_of(NodeSpec))
     state: NodeState = NodeState.AWAKE
 
 
@@ -120,7 +120,7 @@ class NodeJoined(_Event):
 class NodeSampled(_NodeEvent):
     """Readings from the GPUs of one node."""
 
-    readings: tuple[NodeReading, ...]
+    readings: tuple[NodeReading, ...] = field(validator=check.tuple_of(NodeReading))
 
 
 @frozen

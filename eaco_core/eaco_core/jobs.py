@@ -81,17 +81,23 @@ class JobSpec:
     submit_s: float = field(validator=check.not_negative)
     epochs: int | None = field(default=None, validator=optional(check.count))
     workload: str | None = field(default=None, validator=optional(check.name))
-    profiles: tuple[SoloProfile, ...] = ()
+    profiles: tuple[SoloProfile, ...] = field(default=(), validator=check.tuple_of(SoloProfile))
     deadline_s: float | None = field(default=None, validator=optional(check.finite))
-    priority: int = 0
-    exclusive: bool = False
-    user: str = ""
-    group: str = ""
-    share_with: ShareWith = ShareWith.SAME_USER
-    gpu_types: tuple[str, ...] | None = None
+    priority: int = field(default=0, validator=check.whole)
+    exclusive: bool = field(default=False, validator=check.flag)
+    user: str = field(default="", validator=check.text)
+    group: str = field(default="", validator=check.text)
+    share_with: ShareWith = field(
+        default=ShareWith.SAME_USER, validator=check.instance_of(ShareWith)
+    )
+    gpu_types: tuple[str, ...] | None = field(
+        default=None, validator=optional(check.tuple_of(str, empty=False))
+    )
     node_selector: tuple[tuple[str, str], ...] = ()
-    checkpoint_scope: CheckpointScope = CheckpointScope.SHARED
-    max_slowdown_ratio: float | None = field(default=None, validator=optional(check.positive))
+    checkpoint_scope: CheckpointScope = field(
+        default=CheckpointScope.SHARED, validator=check.instance_of(CheckpointScope)
+    )
+    max_slowdown_ratio: float | None = field(default=None, validator=optional(check.slowdown))
     max_restarts: int | None = field(default=None, validator=optional(check.not_negative))
 
     def profile_on(self, gpu_type: str) -> SoloProfile | None:

@@ -32,10 +32,11 @@ from eaco_core._records import JobRecord
 from eaco_core._watch import Watch
 from eaco_core._windows import Windows
 from eaco_core.decisions import Ignored
-from eaco_core.errors import EventRefused, InternalError
+from eaco_core.errors import EacoError, EventRefused, InputError, InternalError
 from eaco_core.evidence import OverflowLaw
 from eaco_core.jobs import JobState
 from eaco_core.policies.eaco import Eaco
+from eaco_core.rules import Rules
 from eaco_core.snapshot import GpuSnapshot, JobSnapshot, SchedulerState, WindowSnapshot
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from eaco_core.events import Event
     from eaco_core.policies.base import Policy
     from eaco_core.ports import JctPredictor, PowerModel
-    from eaco_core.rules import Rules
 
 
 class SchedulerMachine:
@@ -68,6 +68,12 @@ class SchedulerMachine:
         term: int = 1,
         history: Iterable[Observation] = (),
     ) -> None:
+        if isinstance(term, bool) or not isinstance(term, int) or term < 0:
+            raise InputError(f"term must be a whole number of at least 0, not {term!r}")
+        if rules is not None and not isinstance(rules, Rules):
+            raise InputError(f"rules must be Rules, not {rules!r}")
+        if policy is not None and not hasattr(policy, "decide"):
+            raise InputError(f"{policy!r} is not a policy: policy_named() gives one by its name")
         self.policy: Policy = Eaco() if policy is None else policy
         self.rules = self.policy.rules if rules is None else rules
         if predictor is None:
@@ -88,6 +94,7 @@ class SchedulerMachine:
         self._handlers = self._make_handlers()
         self._job_handlers = self._make_job_handlers()
         self._node_handlers = self._make_node_handlers()
+        self._known_events = {*self._handlers, *self._job_handlers, *self._node_handlers}
         self.seq = 0
         self.records: tuple[Record, ...] = ()
 
@@ -116,7 +123,7 @@ class SchedulerMachine:
         Raises EventRefused for an event that cannot be; the state is then as before.
         """
         c = self._c
-        if getattr(event, "t_s", None) is None:
+        if type(event) not in self._known_events:
             raise EventRefused(f"{event!r} is not an event", event=event)
         if not event.t_s >= c.now_s or math.isinf(event.t_s):
             raise EventRefused(
@@ -129,7 +136,7 @@ class SchedulerMachine:
         c.now_s = c.view.now_s = event.t_s
         try:
             ignored = self._handle(event)
-        except EventRefused:
+        except EacoError:
             c.now_s = c.view.now_s = before_s
             raise
         if ignored is not None:

@@ -66,5 +66,9 @@ def _releases(job: JobRecord, pool: PoolRecord, view: View) -> list[tuple[float,
 
 
 def _upper_end_s(resident: JobRecord, gpu: GpuRecord, view: View) -> float:
+    """Count from the start of the running epoch: else a promise slides within each epoch."""
     left_s = resident.solo_left_s(gpu.spec.gpu_type)
-    return math.inf if left_s is None else view.now_s + resident.upper_ratio * left_s
+    if left_s is None:
+        return math.inf
+    began_s = view.now_s if resident.epoch_started_s is None else resident.epoch_started_s
+    return max(view.now_s, began_s + resident.upper_ratio * left_s)
