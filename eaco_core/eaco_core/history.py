@@ -212,7 +212,9 @@ def decode_line(text: str, where: str | None = None) -> Line:
         return _DECODERS.get(data.get("kind"), _refuse_kind)(data)
     except Malformed as error:
         raise InputError(f"this line of the history is wrong: {error}.", where=where) from None
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise InputError("this line of the history is nested too deeply.", where=where) from None
+    except ValueError as error:
         raise InputError(f"this line of the history is not JSON ({error}).", where=where) from None
 
 
@@ -283,6 +285,8 @@ def _refuse_order(where: str, *, headed: bool) -> NoReturn:
 def _is_cut_off(text: str) -> bool:
     try:
         json.loads(text)
+    except RecursionError:  # too deep to tell
+        return False
     except ValueError:
         return True
     return False

@@ -80,7 +80,7 @@ def _is_history(path: str) -> bool:
         return False
     try:
         head: Any = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(head, dict) and head.get("schema") == SCHEMA  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType] - any JSON
 
