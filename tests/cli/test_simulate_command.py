@@ -258,7 +258,7 @@ def test_ctrl_c_leaves_nothing_half_written(tmp_path: Path) -> None:
     out, err = running.communicate(timeout=60)
     assert running.returncode == 130
     assert out == ""
-    assert err == "eaco: stopped by the user; no file was left half-written\n"
+    assert err == "eaco: stopped by the user; no file was left half-written.\n"
     assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]
     assert old.read_text(encoding="utf-8") == "old"
 

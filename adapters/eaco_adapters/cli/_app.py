@@ -8,14 +8,17 @@ and a small command stay fast.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 from attrs import frozen
 
+from eaco_adapters.cli._process import Stopped
 from eaco_core.errors import EnvironmentFault, InputError
 
 if TYPE_CHECKING:
@@ -101,10 +104,12 @@ def run(arguments: Sequence[str]) -> int:
     An error that is nobody's mistake but ours keeps its traceback.
     """
     try:
+        _accept_any_text()
         status = _invoke(list(arguments))
         sys.stdout.flush()
     except _ANSWERED as error:
-        return _answer(error)
+        status = _answer(error)
+        _drop_what_cannot_be_written()
     return status
 
 
@@ -125,14 +130,19 @@ def _answer(error: BaseException) -> int:
         error.show()
         return EXIT_WRONG_USE
     if isinstance(error, BrokenPipeError):
-        _forget_stdout()
         return EXIT_READER_GONE
+    if isinstance(error, Stopped) and error.status != EXIT_INTERRUPTED:
+        _say("stopped by a signal; no file was left half-written")
+        return error.status
     if isinstance(error, KeyboardInterrupt | click.Abort):
         _say("stopped by the user; no file was left half-written")
         return EXIT_INTERRUPTED
     if isinstance(error, click.ClickException):
         _say(_sentence_of(error))
         return EXIT_WRONG_USE
+    if isinstance(error, OSError):
+        _say(f"{error.filename or 'standard output'}: {error.strerror or error}")
+        return EXIT_FAULT
     _say(str(error))
     return EXIT_WRONG_USE if isinstance(error, InputError) else EXIT_FAULT
 
@@ -155,12 +165,26 @@ def _sentence_of(error: click.ClickException) -> str:
 
 
 def _say(sentence: str) -> None:
-    """Write one line to stderr; an error text of several lines becomes one."""
-    click.echo("eaco: " + " ".join(sentence.split()), err=True)
+    """Write one sentence to stderr; an error text of several lines becomes one line."""
+    text = " ".join(sentence.split())
+    if not text.endswith((".", "!", "?")):
+        text += "."
+    with suppress(OSError):  # the exit status still says it
+        click.echo(f"eaco: {text}", err=True)
 
 
-def _forget_stdout() -> None:
-    """Point stdout at nothing, so that the interpreter's last flush cannot fail again."""
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, sys.stdout.fileno())
-    os.close(nothing)
+def _accept_any_text() -> None:
+    """Let names that are no text in the encoding of stdout appear with their bytes escaped."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _drop_what_cannot_be_written() -> None:
+    """Point a broken stream at nothing, so that the interpreter's last flush cannot fail again."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, stream.fileno())
+            os.close(nothing)
