@@ -172,7 +172,17 @@ def test_a_reservation_that_starts_later_is_told() -> None:
     story = Script(a_node("n1", 2), rules=Rules(starvation_s=60.0))
     story.run(a_job("slow", exclusive=True)).submit(a_job("gang", 2, exclusive=True))
     story.at(60.0).tick()
-    assert story.told(Reserved).start_s == 1060.0
+    assert story.told(Reserved).start_s == 1000.0
+    story.at(1100.0).submit(a_job("short", submit_s=1100.0, epochs=3, exclusive=True))
+    assert story.told(Reserved).start_s == 1100.0, "slow is over its time, and may end at once"
+    assert story.gpus("short") == ()
+
+
+def test_a_promise_does_not_slide_within_an_epoch() -> None:
+    story = Script(a_node("n1", 2), rules=Rules(starvation_s=60.0))
+    story.run(a_job("slow", exclusive=True)).submit(a_job("gang", 2, exclusive=True))
+    story.at(60.0).tick()
     story.at(900.0).submit(a_job("short", submit_s=900.0, epochs=3, exclusive=True))
-    assert story.gpus("short") == ("n1-1",), "slow may take until 1900 s by now"
+    assert story.told(Reserved).start_s == 1000.0
+    assert story.gpus("short") == (), "it would end at 1200 s"
     story.check()

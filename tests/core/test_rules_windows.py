@@ -280,7 +280,8 @@ class TestVerify:
             "deadline_s": 1050.0,
             "late": False,
         }
-        return Evidence(**{**fields, **changes})
+        fields.update(changes)
+        return Evidence(**fields)
 
     def test_keep_at_the_limit(self) -> None:
         assert verify(0.0, [self.seen()], Rules()).keep is True
