@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from eaco_core import events as ev
-from eaco_core.cluster import GpuSpec, NodeSpec
 from eaco_core.invariants import check_history
 from eaco_core.jobs import JobState
 from eaco_core.machine import SchedulerMachine
-from eaco_core.rules import GIB
 from eaco_core.testing import Recorder, Script, a_job, a_node
 
 
@@ -46,14 +44,3 @@ def test_an_epoch_from_before_a_resident_started_is_no_evidence() -> None:
     story.start("b").at(100.0).epoch("b").start("a")
     story.at(200.0).epoch("a")
     assert story.state("b") is JobState.OBSERVING, "b has not shown an epoch beside a"
-
-
-@pytest.mark.xfail(
-    strict=True,
-    reason="R4: GPUs with the same residents are judged by the first of them, but they may have "
-    "unlike memory: one that fits is never offered",
-)
-def test_a_gpu_of_more_memory_is_found_behind_one_of_less() -> None:
-    gpus = (GpuSpec("g0", "v100", 4 * GIB), GpuSpec("g1", "v100", 32 * GIB))
-    story = Script(NodeSpec("n1", gpus)).run(a_job("gang", 2)).submit(a_job("b", mem_gib=3))
-    assert story.gpus("b") == ("g1",)

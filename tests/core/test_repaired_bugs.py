@@ -186,3 +186,9 @@ def test_a_promise_does_not_slide_within_an_epoch() -> None:
     assert story.told(Reserved).start_s == 1000.0
     assert story.gpus("short") == (), "it would end at 1200 s"
     story.check()
+
+
+def test_a_gpu_of_more_memory_is_found_behind_one_of_less() -> None:
+    gpus = (GpuSpec("g0", "v100", None), GpuSpec("g1", "v100", 32 * GIB))
+    story = Script(NodeSpec("n1", gpus)).run(a_job("gang", 2)).submit(a_job("b", mem_gib=3))
+    assert story.gpus("b") == ("g1",)
