@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from eaco_core import events as ev
+from eaco_core.decisions import Reserved
 from eaco_core.invariants import check_history
 from eaco_core.jobs import JobState
 from eaco_core.machine import SchedulerMachine
+from eaco_core.rules import Rules
 from eaco_core.testing import Recorder, Script, a_job, a_node
 
 
@@ -44,3 +46,19 @@ def test_an_epoch_from_before_a_resident_started_is_no_evidence() -> None:
     story.start("b").at(100.0).epoch("b").start("a")
     story.at(200.0).epoch("a")
     assert story.state("b") is JobState.OBSERVING, "b has not shown an epoch beside a"
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="R11: when a reserved GPU is lost and no other set exists, the reservation stays: "
+    "everyone waits for a job that cannot start",
+)
+def test_a_reservation_on_a_lost_gpu_holds_nobody_up() -> None:
+    story = Script(a_node("n1", 2), rules=Rules(starvation_s=60.0))
+    story.run(a_job("busy", exclusive=True, epochs=None))
+    story.submit(a_job("gang", 2, exclusive=True)).at(60.0).tick()
+    assert story.told(Reserved).start_s is None
+    story.feed(ev.GpuLost(60.0, "n1", "n1-1"))
+    story.at(70.0).submit(a_job("small", submit_s=70.0, exclusive=True))
+    story.finish("busy").release("busy")
+    assert story.gpus("small") == ("n1-0",)
