@@ -257,7 +257,7 @@ def read_history(path: str | Path, *, containing: str | None = None) -> Iterator
     `containing` is that of `read_lines`.
     """
     try:
-        with open(path, encoding="utf-8", newline="\n") as file:  # noqa: PTH123 - str or Path
+        with open(path, encoding="utf-8-sig", newline="\n") as file:  # noqa: PTH123 - str or Path
             yield from read_lines(file, str(path), containing=containing)
     except FileNotFoundError:
         raise InputError("there is no such file.", where=str(path)) from None

@@ -60,7 +60,9 @@ def test_two_jobs_one_after_the_other_keep_everything(policy: str) -> None:
 def test_a_newcomer_that_is_kept_keeps_everything() -> None:
     report = check_history(kept().lines)
     assert report.failed == ()
-    assert set(report.not_checked) == {"I23", "I25", "I26", "I30"}
+    nothing = {i for i, why in report.not_checked.items() if why.startswith("nothing of the kind")}
+    assert nothing == {"I10", "I11", "I12", "I13", "I28", "I29"}
+    assert set(report.not_checked) == {"I23", "I25", "I26", "I30"} | nothing
     assert set(report.passed) == set(TITLES) - set(report.not_checked)
 
 
@@ -134,6 +136,40 @@ def test_baselines_are_held_to_fewer_invariants() -> None:
     run = kept()
     run.lines[0] = Header(policy="fifo")
     assert run.broken() == {"I06"}
+
+
+def test_a_history_without_steps_passes_nothing() -> None:
+    report = check_history([Header(policy="eaco")])
+    assert report.passed == ()
+    assert set(report.not_checked) == binding("eaco")
+    assert report.not_checked["I18"] == "nothing of the kind happened: the history has no steps"
+
+
+def test_what_never_happened_has_not_passed() -> None:
+    run = HistoryWriter(policy="fifo").submit("a", 0.0)
+    assert {"I03", "I04", "I06", "I28", "I29"} < set(check_history(run.lines).not_checked)
+    run.start("a", 0.0, "g0")
+    assert {"I03", "I04", "I06"} < set(check_history(run.lines).passed)
+    assert "I28" in check_history(run.add(NodeLost(50.0, "n2")).lines).passed
+
+
+def test_jobs_that_had_not_ended_are_told() -> None:
+    report = check_history(on_trial().lines)
+    assert report.unended == 2
+    assert report.notes == ("2 jobs had not ended when the history did",)
+    assert (check_history(kept().lines).unended, check_history(kept().lines).notes) == (0, ())
+
+
+def test_an_early_end_and_a_jump_of_epochs_are_told_and_break_nothing() -> None:
+    run = HistoryWriter().submit("a", 0.0).start("a", 0.0, "g0")
+    run.add(EpochCompleted(310.0, "a", 1, 3)).add(JobFinished(410.0, "a", 1))
+    run.add(GpusReleased(410.0, "a", 1, ("g0",)))
+    report = check_history(run.lines)
+    assert report.failed == ()
+    assert report.notes == (
+        "1 job finished before the last epoch",
+        "the epochs of a job went up by more than one at once, once",
+    )
 
 
 def test_counts_go_on_when_messages_are_no_longer_kept() -> None:

@@ -79,7 +79,8 @@ def test_a_simulated_history_keeps_what_binds_its_policy(policy: str) -> None:
         report = check_history(lines)
         assert report.failed == ()
         unanswered = set(report.not_checked)
-        assert unanswered <= {"I23", "I25", "I26", "I30"}
+        # Nobody cancels a job there.
+        assert unanswered <= {"I23", "I25", "I26", "I29", "I30"}
         assert set(report.passed) == binding(policy) - unanswered
         assert report.jobs == 60
 

@@ -61,7 +61,7 @@ def _check(file: Path) -> Report:
 
         def lines() -> Iterator[str]:
             nonlocal done
-            with file.open(encoding="utf-8", newline="\n") as stream:
+            with file.open(encoding="utf-8-sig", newline="\n") as stream:
                 for text in stream:
                     done += len(text)
                     show(done, max(done, total))
@@ -91,6 +91,7 @@ def _document(file: Path, report: Report, differences: list[Violation] | None) -
         "policy": report.policy,
         "steps": report.steps,
         "jobs": report.jobs,
+        "jobs_not_ended": report.unended,
         "ok": not failed,
         "passed": passed,
         "failed": [
@@ -103,6 +104,7 @@ def _document(file: Path, report: Report, differences: list[Violation] | None) -
             for invariant, violations in failed.items()
         ],
         "not_checked": not_checked,
+        "notes": list(report.notes),
     }
 
 
@@ -124,7 +126,8 @@ def _with_differences(
 def _print(file: Path, report: Report, differences: list[Violation] | None) -> None:
     failed, passed, not_checked = _with_differences(report, differences)
     policy = f"policy {report.policy}" if report.policy else "policy not named"
-    click.echo(f"{file}: {policy}, {report.steps:,} steps, {report.jobs:,} jobs.")
+    steps, jobs = _count(report.steps, "step"), _count(report.jobs, "job")
+    click.echo(f"{file}: {policy}, {steps}, {jobs}.")
     for invariant, violations in failed.items():
         count = report.counts.get(invariant, len(violations))
         times = "once" if count == 1 else f"{count:,} times"
@@ -137,3 +140,9 @@ def _print(file: Path, report: Report, differences: list[Violation] | None) -> N
     click.echo(f"Passed: {', '.join(passed) or 'none'}.")
     for invariant, why in not_checked.items():
         click.echo(f"Not checked: {invariant} ({TITLES[invariant]}): {why}.")
+    for note in report.notes:
+        click.echo(f"Note: {note}.")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

@@ -19,6 +19,7 @@ from eaco_core.invariants._fold import (
     placement_in,
     stale_reason,
 )
+from eaco_core.invariants._happened import Happened
 from eaco_core.invariants._lifecycle import (
     Cancel,
     Conservation,
@@ -102,7 +103,7 @@ class HistoryChecker:
         self._seq: int | None = None
         self._failed: list[Violation] = []
         self._counts: dict[str, int] = {}
-        self._steps = 0
+        self._happened = Happened()
         self._unexplained_starts = 0
 
     def _that_override(self, name: str) -> list[Callable[..., None]]:
@@ -129,10 +130,10 @@ class HistoryChecker:
 
     def _step(self, step: Step) -> None:
         world = self.world
-        self._steps += 1
         stale = stale_reason(world, step)
         world.now_s = max(world.now_s, step.t_s)
         world.ignored = any(isinstance(record, Ignored) for record in step.records)
+        self._happened.note_step(step, world)
         for look in self._before_event:
             look(step, stale)
         if stale is None and not world.ignored:
@@ -168,6 +169,7 @@ class HistoryChecker:
             return
         if not isinstance(item, Placed):
             self._unexplained_starts += 1
+        self._happened.note_placement(placement)
         for look in self._on_placement:
             look(placement)
         self.world.book(placement)
@@ -188,17 +190,19 @@ class HistoryChecker:
             failed=tuple(self._failed),
             not_checked=dict(sorted(not_checked.items())),
             counts={i: self._counts[i] for i in TITLES if i in self._counts},
-            steps=self._steps,
+            steps=self._happened.steps,
             jobs=self.world.submitted,
             policy=self.header.policy,
             origin=self.header.origin,
+            unended=len(self.world.jobs),
+            notes=self._happened.notes(self.world),
         )
 
     def _missing(self, checker: Checker) -> str | None:
         if checker.needs_records and self._unexplained_starts:
             count = self._unexplained_starts
             return f"{count} placements come without a record of the decision"
-        return checker.missing()
+        return checker.missing() or self._happened.nothing_for(checker.invariant)
 
 
 def check_history(

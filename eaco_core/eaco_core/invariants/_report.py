@@ -73,7 +73,9 @@ class Report:
 
     `failed` holds the first violations of each invariant, `counts` how many there were
     in all. `not_checked` says for every binding invariant that the history cannot answer
-    why it cannot; such an invariant is never among `passed`.
+    why it cannot; such an invariant is never among `passed`. `unended`: how many jobs had
+    not ended (or still held GPUs) when the history did. `notes` are sentences about what
+    breaks no invariant, and whoever reads the report should know.
     """
 
     passed: tuple[str, ...]
@@ -84,6 +86,8 @@ class Report:
     jobs: int = 0
     policy: str = ""
     origin: str = ""
+    unended: int = 0
+    notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
