@@ -7,6 +7,7 @@ and a small command stay fast.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import os
@@ -123,6 +124,8 @@ _ANSWERED = (
     OSError,
 )
 
+_WRONG_NAME = (errno.ENAMETOOLONG, errno.ELOOP)
+
 
 def _answer(error: BaseException) -> int:
     """Tell the user what happened and return the exit status that says the same."""
@@ -142,7 +145,7 @@ def _answer(error: BaseException) -> int:
         return EXIT_WRONG_USE
     if isinstance(error, OSError):
         _say(f"{error.filename or 'standard output'}: {error.strerror or error}")
-        return EXIT_FAULT
+        return EXIT_WRONG_USE if error.errno in _WRONG_NAME else EXIT_FAULT
     _say(str(error))
     return EXIT_WRONG_USE if isinstance(error, InputError) else EXIT_FAULT
 
@@ -175,8 +178,9 @@ def _say(sentence: str) -> None:
 
 def _accept_any_text() -> None:
     """Let names that are no text in the encoding of stdout appear with their bytes escaped."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")
+    stream: object = sys.stdout
+    if isinstance(stream, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        stream.reconfigure(errors="backslashreplace")
 
 
 def _drop_what_cannot_be_written() -> None:

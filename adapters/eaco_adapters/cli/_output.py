@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import sys
 import tempfile
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _SHOW_BAR_AFTER_S = 2.0
 _REDRAW_EVERY_S = 0.1
+_NAME_SHOWN = 40
+_NO_TEXT = re.compile("[\ud800-\udfff]")  # half a character: a byte that is no UTF-8
 
 
 @contextmanager
@@ -35,30 +38,39 @@ def new_file(path: str | os.PathLike[str]) -> Generator[IO[str]]:
     link stays a link. A device or a pipe (``/dev/stdout``) is written directly.
     Raises InputError where no such file can be, EnvironmentFault when writing fails.
     """
-    target = Path(path).resolve()
-    if _is_stream(target):
-        with target.open("w", encoding="utf-8") as stream:
+    check_writable(path)
+    if is_stream(path):
+        with _faults_of(path, str(path)), Path(path).open("w", encoding="utf-8") as stream:
             yield stream
         return
-    check_writable(path)
+    target = real_path(path)
+    prefix = f".{target.name[:_NAME_SHOWN]}."  # a long name must not become too long
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        handle, temporary = tempfile.mkstemp(prefix=prefix, dir=target.parent)
     except OSError as error:
-        raise EnvironmentFault(f"cannot write {target}: {error.strerror}") from error
+        raise EnvironmentFault(f"cannot write {path}: {error.strerror}") from error
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
-            yield stream
-            _finish(stream, target)
-        Path(temporary).replace(target)
-    except BrokenPipeError:
-        raise  # the reader of stdout went away, which is not about this file
-    except OSError as error:
-        if error.filename is None or str(error.filename) == temporary:
-            raise EnvironmentFault(f"cannot write {target}: {error.strerror}") from error
-        raise
+        with _faults_of(path, temporary):
+            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
+                yield stream
+                _finish(stream, target)
+            Path(temporary).replace(target)
     finally:
         with suppress(FileNotFoundError):
             Path(temporary).unlink()
+
+
+@contextmanager
+def _faults_of(path: str | os.PathLike[str], opened: str) -> Generator[None]:
+    """Name the file in what goes wrong while it is written; it was opened as `opened`."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # the reader of stdout went away, which is not about this file
+    except OSError as error:
+        if error.filename is None or str(error.filename) == opened:
+            raise EnvironmentFault(f"cannot write {path}: {error.strerror}") from error
+        raise
 
 
 def write_file(path: str | os.PathLike[str], text: str) -> None:
@@ -69,23 +81,59 @@ def write_file(path: str | os.PathLike[str], text: str) -> None:
 
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Refuse a target early, before hours of work, where no file can be written."""
-    target = Path(path).resolve()
-    if target.is_dir():
-        raise InputError(f"{path} is a folder; name a file in it")
-    if not target.parent.is_dir():
-        raise InputError(f"there is no folder {target.parent}; make it first")
-    if not _is_stream(target) and not os.access(target.parent, os.W_OK | os.X_OK):
+    target = real_path(path)
+    try:
+        stream = is_stream(path)
+        if target.is_dir():
+            raise InputError(f"{path} is a folder; name a file in it")
+        if not stream and not target.parent.is_dir():
+            raise InputError(f"there is no folder {target.parent}; make it first")
+        exists = stream or target.exists()
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}") from None
+    if exists and not os.access(path, os.W_OK):
+        raise InputError(f"{path} is write-protected; choose another name")
+    if not stream and not os.access(target.parent, os.W_OK | os.X_OK):
         raise InputError(f"the folder {target.parent} may not be written; choose another")
 
 
+def real_path(path: str | os.PathLike[str]) -> Path:
+    """Follow the links of a name; InputError when they lead nowhere or no file can be called so."""
+    loop = InputError(f"{path} is a link that leads back to itself; name a file")
+    try:
+        real = Path(path).resolve()
+        if real.is_symlink():  # so Python from 3.13 on shows a loop
+            raise loop
+    except RuntimeError:  # and so earlier ones
+        raise loop from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be the name of a file: {error.strerror}") from None
+    return real
+
+
+def is_stream(path: str | os.PathLike[str]) -> bool:
+    """Tell whether the name is a device, pipe or socket, which must not be replaced."""
+    place = Path(path)
+    return place.exists() and not place.is_file() and not place.is_dir()
+
+
 def json_text(document: object) -> str:
-    """Return a document as JSON for files and programs; refuses NaN and infinity."""
-    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    r"""Return a document as JSON for files and programs; refuses NaN and infinity.
+
+    Bytes of a file name that are no text are written as escapes (``\udcfe``).
+    """
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return _NO_TEXT.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def print_json(document: object) -> None:
     """Print one JSON document; nothing else may go to stdout in the same run."""
-    click.echo(json_text(document), nl=False)
+    text = json_text(document)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+    click.echo(text, nl=False)
 
 
 def note(sentence: str) -> None:
@@ -177,11 +225,6 @@ def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     Console().print(table)
-
-
-def _is_stream(target: Path) -> bool:
-    """Tell whether the name is a device, pipe or socket, which must not be replaced."""
-    return target.exists() and not target.is_file() and not target.is_dir()
 
 
 def _finish(stream: IO[str], target: Path) -> None:

@@ -317,9 +317,14 @@ def _history_files(events: str | None, policies: tuple[str, ...]) -> dict[str, P
         return {}
     path = Path(events)
     if path.is_dir():
-        raise InputError(f"{events or '.'} is a folder; name a file in it")
+        raise InputError(f"{events} is a folder; name a file in it")
     if len(policies) == 1:
         return {policies[0]: path}
+    if _output.is_stream(path):
+        raise InputError(
+            f"{events} is not a regular file, but each of the {len(policies)} policies writes a"
+            " history file of its own; name a file, or run one policy"
+        )
     return {name: path.with_name(f"{path.stem}.{name}{path.suffix}") for name in policies}
 
 
@@ -327,11 +332,11 @@ def _check_targets(
     output: str | None, histories: Mapping[str, Path], config: ExperimentConfig
 ) -> None:
     """Refuse files that cannot be written, and those that are read, before the work."""
-    inputs = {Path(path).resolve() for path in config.input_files().values()}
+    inputs = {_output.real_path(path) for path in config.input_files().values()}
     targets = [*histories.values(), *([] if output is None else [Path(output)])]
     for target in targets:
         _output.check_writable(target)
-        if target.resolve() in inputs:
+        if _output.real_path(target) in inputs:
             raise InputError(f"{target} is an input of this run; name another file to write")
-    if len({target.resolve() for target in targets}) < len(targets):
+    if len({_output.real_path(target) for target in targets}) < len(targets):
         raise InputError(f"{output} cannot hold both the result and a history; name two files")

@@ -244,6 +244,8 @@ def _sha256(path: str) -> str:
     """Give the fingerprint of an input file; what cannot be read is reported by its reader."""
     digest = hashlib.sha256()
     try:
+        if not Path(path).is_file():  # to open a pipe would wait for its writer
+            return ""
         with Path(path).open("rb") as stream:
             while chunk := stream.read(1 << 20):
                 digest.update(chunk)
