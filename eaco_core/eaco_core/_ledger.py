@@ -185,7 +185,7 @@ class Ledger:
         """Give host GPUs from `min_key` on, grouped by utilisation, highest first (R4)."""
         keys = self._host_keys.get(gpu_type, [])
         hosts = self._hosts.get(gpu_type, {})
-        start = bisect_left(keys, (*min_key, ()))
+        start = bisect_left(keys, (*min_key, (), -1))
         chosen = keys[start:]
         for group, members in groupby(chosen, key=lambda key: key[:2]):
             yield group, [(key, hosts[key]) for key in members]
@@ -229,7 +229,9 @@ class Ledger:
             return None
         numbers = tuple(sorted(job.kind.number for job in residents))
         util = util_ratio(gpu)
-        return (1, 0.0, numbers) if util is None else (0, -util, numbers)
+        mem_bytes = -1 if gpu.spec.mem_bytes is None else gpu.spec.mem_bytes
+        known, order = (1, 0.0) if util is None else (0, -util)
+        return known, order, numbers, mem_bytes
 
     def _open(self, job: JobRecord, gpu_type: str) -> bool:
         """Tell whether a resident lets anyone join: R2, and R13 for unknown memory."""

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 QueueKey = tuple[int, float, str]
 # (0, -utilisation) sorts high utilisation first; (1, 0) puts unknown utilisation last (R4).
-HostKey = tuple[int, float, tuple[int, ...]]
+# Then the kinds of the residents, and the memory (-1 = unknown): GPUs of one key pass the
+# gates together.
+HostKey = tuple[int, float, tuple[int, ...], int]
 
 
 class JobKind:

@@ -76,11 +76,16 @@ class View:
         return start_s
 
     def may_use(self, job: JobRecord, gpu: GpuRecord, end_s: float | None) -> bool:
-        """Tell whether a reservation leaves the GPU to this job until `end_s` (R11)."""
+        """Tell whether a reservation leaves the GPU to this job until `end_s` (R11).
+
+        `end_s` is its end if it could start now; a node that has to wake ends it later.
+        """
         held = self.reservation
         if held is None or held.job is job or gpu.reserved_for is None:
             return True
-        return end_s is not None and held.start_s is not None and end_s <= held.start_s
+        if end_s is None or held.start_s is None:
+            return False
+        return end_s + self.start_s((gpu,)) - self.now_s <= held.start_s
 
     def free_gpus(self, job: JobRecord, pool: PoolRecord, end_s: float | None) -> list[GpuRecord]:
         """Give the free GPUs of a pool that the job may use, and fits on alone."""
@@ -136,6 +141,11 @@ class View:
         size = self.ledger.pool_sizes[gpu_type]
         whole, rest = divmod(job.spec.gpus, size)
         end_s = self._solo_end_s(job, gpu_type)
+        if end_s is not None and self.reservation is not None:
+            # A gang starts when the last of its nodes is awake.
+            free_nodes = [pool.node for pool in self._free_in_order(gpu_type, 1)]
+            asleep = [n.spec.wake_s for n in free_nodes if n.state is not NodeState.AWAKE]
+            end_s += max(asleep, default=0.0)
         chosen: list[GpuRecord] = []
         nodes = 0
         for pool in self._free_in_order(gpu_type, size):
