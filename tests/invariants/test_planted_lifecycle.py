@@ -207,13 +207,13 @@ def started_after_cancel() -> HistoryWriter:
 
 
 def energy_that_does_not_add_up() -> HistoryWriter:
-    run = HistoryWriter()
+    run = HistoryWriter().submit("a", 0.0).start("a", 0.0, "g0")
     run.lines.append(EnergyLine(0.0, 10.0, "n1", 1000.0, {"a": 600.0}, idle_j=399.0))
     return run
 
 
 def negative_energy() -> HistoryWriter:
-    run = HistoryWriter()
+    run = HistoryWriter().submit("a", 0.0).start("a", 0.0, "g0")
     run.lines.append(EnergyLine(0.0, 10.0, "n1", 1000.0, {"a": 1100.0}, idle_j=-100.0))
     return run
 

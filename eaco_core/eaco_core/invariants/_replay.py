@@ -9,6 +9,7 @@ id and its end are kept.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from itertools import combinations
 from typing import TYPE_CHECKING, TypeAlias
@@ -211,7 +212,9 @@ class World:
     `unexplained` are the queued jobs of which no record says why they
     wait; `queued_now` those that came into the queue in this step. `wake_by_s` says until
     when a waking node may stay silent (R15), `lost_by_s` until when an attempt of which
-    nobody knows may (R14). `peaks_bytes` are the most memory seen by GPU type and workload.
+    nobody knows may (R14). `stays_s` says by node and job from when until when the job held
+    GPUs there (infinity: it still does), as far as no energy line has covered it yet.
+    `peaks_bytes` are the most memory seen by GPU type and workload.
     """
 
     rules: Rules
@@ -233,6 +236,9 @@ class World:
     wake_by_s: dict[str, float] = field(factory=dict[str, float])
     lost_by_s: dict[str, tuple[int, float]] = field(factory=dict[str, tuple[int, float]])
     peaks_bytes: dict[tuple[str, str], int] = field(factory=dict[tuple[str, str], int])
+    stays_s: dict[str, dict[str, tuple[float, float]]] = field(
+        factory=dict[str, dict[str, tuple[float, float]]]
+    )
 
     def silent_nodes(self) -> list[Node]:
         """Give the nodes that were to wake and have not said so in time."""
@@ -296,6 +302,7 @@ class World:
             if given is not None:
                 job.gpus.append(given)
                 given.residents.append(job)
+                self._note_stay(job, given, math.inf)
         if placement.shared:
             self._open_window(placement)
 
@@ -339,6 +346,13 @@ class World:
         job.gpus.remove(gpu)
         if job in gpu.residents:
             gpu.residents.remove(job)
+        if all(other.node.spec.node_id != gpu.node.spec.node_id for other in job.gpus):
+            self._note_stay(job, gpu, self.now_s)
+
+    def _note_stay(self, job: Job, gpu: Gpu, until_s: float) -> None:
+        stays = self.stays_s.setdefault(gpu.node.spec.node_id, {})
+        from_s, _ = stays.get(job.job_id, (self.now_s, until_s))
+        stays[job.job_id] = (from_s, until_s)
 
     def set_computing(self, job: Job, *, computing: bool) -> None:
         """Note that a job begins or ceases to compute: a change for all on its GPUs."""
