@@ -41,6 +41,7 @@ class Lifecycle:
         job.start_failures = 0
         job.recent_epochs_s.clear()
         self._computing_changed(job)
+        self._windows.resident_started(job)
         asked = {gpu.spec.gpu_id for gpu in job.gpus}
         if event.gpus and set(event.gpus) != asked:
             reason = "it was started on other GPUs than it was given"

@@ -98,6 +98,14 @@ class Windows:
         window.opened = True
         self._arm_early_verdict(window)
 
+    def resident_started(self, job: JobRecord) -> None:
+        """A job begins to compute: what its co-residents showed before was without it."""
+        for gpu in job.gpus:
+            for resident in gpu.residents:
+                if resident is not job and resident.window is not None:
+                    resident.window.epoch_s.pop(resident.spec.job_id, None)
+                    resident.window.best_epoch_s.pop(resident.spec.job_id, None)
+
     def epoch_seen(self, job: JobRecord, epoch_s: float | None) -> None:
         """Take note that an affected job ended an epoch; `epoch_s` if it counts as evidence."""
         window = job.window

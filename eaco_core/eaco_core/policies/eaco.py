@@ -61,13 +61,17 @@ def _reserve(view: View) -> Iterator[Reserve]:
     found = reservation_for(job, view)
     if found is not None:
         yield Reserve(job, *found)
+    elif held is not None and held.gpus:
+        # Nothing suits it any more: what is held would keep others out for nothing.
+        yield Reserve(job, (), None)
 
 
 def _still_right(held: Reservation, view: View) -> bool:
     """Tell whether nothing has changed that R11 would compute the set again for."""
     in_time = held.start_s is None or view.now_s <= held.start_s
     same = held.evidence_version == view.evidence.version
-    return in_time and same and all(gpu.residents and gpu.up for gpu in held.gpus)
+    whole = bool(held.gpus) and all(gpu.residents and gpu.up for gpu in held.gpus)
+    return in_time and same and whole
 
 
 def _backfill_open(view: View) -> bool:

@@ -1,8 +1,6 @@
-"""Smallest examples of what is wrong today. A repaired one fails here: move it."""
+"""More smallest examples of what was wrong once: epochs, reservations, co-residents."""
 
 from __future__ import annotations
-
-import pytest
 
 from eaco_core import events as ev
 from eaco_core.decisions import Reserved
@@ -13,11 +11,6 @@ from eaco_core.rules import Rules
 from eaco_core.testing import Recorder, Script, a_job, a_node
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="checker of I08: a co-resident that has ended and still holds its GPUs is counted by "
-    "the machine's bound (which is safe), and the checker says that nobody is there",
-)
 def test_the_checker_knows_that_an_ended_job_may_still_count_as_a_co_resident() -> None:
     recorder = Recorder(SchedulerMachine(), watch=False)
     recorder.feed(ev.NodeJoined(0.0, a_node("n1", 1)))
@@ -36,11 +29,6 @@ def test_the_checker_knows_that_an_ended_job_may_still_count_as_a_co_resident() 
     assert report.ok, report.failed
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="R9, I09: a resident that starts in mid-window changes who computes, but the epoch that "
-    "the newcomer gave before (alone) still counts as evidence",
-)
 def test_an_epoch_from_before_a_resident_started_is_no_evidence() -> None:
     story = Script(a_node("n1", 1)).submit(a_job("a")).submit(a_job("b"))
     story.start("b").at(100.0).epoch("b").start("a")
@@ -48,11 +36,6 @@ def test_an_epoch_from_before_a_resident_started_is_no_evidence() -> None:
     assert story.state("b") is JobState.OBSERVING, "b has not shown an epoch beside a"
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="R11: when a reserved GPU is lost and no other set exists, the reservation stays: "
-    "everyone waits for a job that cannot start",
-)
 def test_a_reservation_on_a_lost_gpu_holds_nobody_up() -> None:
     story = Script(a_node("n1", 2), rules=Rules(starvation_s=60.0))
     story.run(a_job("busy", exclusive=True, epochs=None))
