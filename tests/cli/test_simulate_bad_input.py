@@ -157,7 +157,43 @@ def _refused(
     assert out == ""
     assert sentence in err
     assert err.startswith("eaco: ")
+    assert err.endswith(".\n"), "a whole sentence"
     assert err.count("\n") == 1
     assert sorted(folder.rglob("*")) == before
     if more:
         assert result.read_text(encoding="utf-8") == "old"
+
+
+@pytest.mark.parametrize("option", ["--trace", "--profiles", "--history", "--output", "--events"])
+def test_an_empty_name_of_a_file_is_named_with_its_option(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    option: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sentence = f"Invalid value for '{option}': the name of a file is empty"
+    _refused([option, ""], sentence, tmp_path, capsys)
+
+
+@pytest.mark.parametrize(
+    "rows", ["a,0,8,3,vgg16\nb,0,8,1000000000,vgg16\n", "a,0,8,1,vgg16\nb,9,8,10000000,vgg16\n"]
+)
+def test_more_epochs_than_can_be_simulated_are_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    rows: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text(HEAD + rows, encoding="utf-8")
+    _refused(["--trace", "t.csv"], "t.csv, line 3: the jobs have 1", tmp_path, capsys)
+    assert _app.run(["simulate", "--trace", "t.csv"]) == 2
+    wanted = "at most 10,000,000 can be simulated; write long jobs as fewer, longer epochs"
+    assert wanted in capsys.readouterr().err
+
+
+def test_a_generated_workload_has_the_same_limit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _refused(["--jobs", "2", "--epochs", "9000000..9000000"], "18,000,000", tmp_path, capsys)

@@ -170,6 +170,14 @@ def test_people_get_tables_and_assumptions(capsys: pytest.CaptureFixture[str]) -
     assert max(len(line) for line in lines if not line.startswith("- ")) <= 80
 
 
+def test_one_is_written_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+    one = ["--jobs", "1", "--nodes", "1", "--epochs", "2", "--policy", "fifo"]
+    assert _app.run(["simulate", *one]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("1 job (")
+    assert " on 1 node x 8 " in first
+
+
 def test_people_see_a_dash_where_the_energy_is_not_known(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

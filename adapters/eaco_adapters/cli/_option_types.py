@@ -47,6 +47,13 @@ def names(value: object) -> tuple[str, ...]:
     return found
 
 
+def file_name(value: object) -> str:
+    """Read the name of a file; an empty one is most likely a variable that was never set."""
+    if not str(value):
+        raise click.BadParameter("the name of a file is empty")
+    return str(value)
+
+
 def count_range(value: object) -> tuple[int, int]:
     """Read two whole numbers of at least 1, written `a..b`; one alone is both."""
     found = _RANGE.fullmatch(str(value).strip())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from eaco_adapters.cli import _output
+from eaco_adapters.experiment.notes import counted
 
 if TYPE_CHECKING:
     from eaco_adapters.experiment import ExperimentResult
@@ -23,7 +24,7 @@ def print_tables(outcome: ExperimentResult) -> None:
     trace = experiment.trace
     config = experiment.config
     click.echo(
-        f"{len(trace.jobs)} jobs ({trace.name}) on {config.nodes} nodes x"
+        f"{counted(len(trace.jobs), 'job')} ({trace.name}) on {counted(config.nodes, 'node')} x"
         f" {config.gpus_per_node} {config.gpu_type}, seed {config.seed}"
     )
     click.echo()

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from eaco_adapters.cli import _output
-from eaco_adapters.cli._option_types import count_range, names, number
+from eaco_adapters.cli._option_types import count_range, file_name, names, number
 from eaco_adapters.cli._simulation_tables import print_tables
 from eaco_adapters.experiment import ExperimentConfig, prepare, run_experiment
 from eaco_core.errors import InputError
@@ -66,12 +66,14 @@ def _grouped(*options: Callable[[F], F]) -> Callable[[F], F]:
 _input_options = _grouped(
     click.option(
         "--trace",
+        type=file_name,
         metavar="FILE",
         help="Job trace: Gavel, Philly, or our own CSV or JSON Lines (docs/formats.md)."
         "  [default: a generated workload]",
     ),
     click.option(
         "--profiles",
+        type=file_name,
         metavar="paper|FILE",
         default=_DEFAULT.profiles,
         show_default=True,
@@ -93,6 +95,7 @@ _input_options = _grouped(
     ),
     click.option(
         "--history",
+        type=file_name,
         metavar="none|paper|truth|FILE",
         default=_DEFAULT.history,
         show_default=True,
@@ -197,8 +200,9 @@ _policy_options = _grouped(
 _output_options = _grouped(
     click.option("--json", "as_json", is_flag=True,
                  help="Print JSON alone on standard output (docs/simulate.md)."),
-    click.option("--output", metavar="FILE", help="Write the JSON to a file as well."),
-    click.option("--events", metavar="FILE",
+    click.option("--output", type=file_name, metavar="FILE",
+                 help="Write the JSON to a file as well."),
+    click.option("--events", type=file_name, metavar="FILE",
                  help="Write the history of every decision; with several policies one file each,"
                  " the policy's name before the suffix."),
     click.option("--energy-lines/--no-energy-lines", default=True, show_default=True,

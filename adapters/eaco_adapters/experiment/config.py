@@ -38,6 +38,8 @@ HISTORY_WORDS = frozenset({"none", "paper", "truth"})
 """Sources of observations that are no file."""
 
 MOST_GPUS = 1_000_000
+MOST_EPOCHS = 10_000_000
+"""Of all jobs of a trace together: each is one event, and ten million take minutes."""
 
 
 def _fixed(values: Mapping[str, RuleValue]) -> Mapping[str, RuleValue]:

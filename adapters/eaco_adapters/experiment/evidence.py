@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from eaco_adapters.experiment.notes import counted
 from eaco_core.effects import Observation, RecordObservation
 from eaco_core.history import SCHEMA, Header, Step, read_history
 from eaco_predictors.profiles import paper_profiles, read_any_profiles
@@ -62,7 +63,7 @@ def read_evidence(
     return KnownBefore(
         seen,
         in_sample=in_sample,
-        note=f"the policies start with {len(seen)} observations ({source}): {told}",
+        note=f"the policies start with {counted(len(seen), 'observation')} ({source}): {told}",
     )
 
 

@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from eaco_telemetry.power import DefaultNodePower
 
 
+def counted(number: int, thing: str) -> str:
+    """Write a number of things: "1 job", "12,000 jobs"."""
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
 def cluster_notes(config: ExperimentConfig) -> tuple[str, ...]:
     """Say what is assumed about the nodes."""
     mem_bytes = config.mem_bytes()
@@ -65,7 +70,7 @@ def power_notes(
         notes.append("the energy is not known: no power model was wanted")
     elif unknown:
         notes.append(
-            f"the energy is not known: {unknown} of {len(trace.jobs)} jobs have no GPU"
+            f"the energy is not known: {unknown} of {counted(len(trace.jobs), 'job')} have no GPU"
             " utilisation (--assume-gpu-util assumes one)"
         )
     if power is None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 from attrs import field, frozen
 
+from eaco_adapters.experiment.config import MOST_EPOCHS
 from eaco_adapters.experiment.evidence import read_evidence
 from eaco_adapters.experiment.notes import cluster_notes, power_notes, unknown_util, world_notes
 from eaco_adapters.simulator import GroundTruth, SimSettings
@@ -166,6 +167,7 @@ def _jobs(config: ExperimentConfig, table: ProfileTable) -> Trace:
     require_gpus(trace, nodes=config.nodes, gpus_per_node=config.gpus_per_node)
     for index, job in enumerate(trace.jobs):
         _check_job(job, config, trace.where(index))
+    _check_epochs(trace)
     given = config.deadlines is not None
     rule = DeadlineRule() if config.deadlines is None else parse_deadlines(config.deadlines)
     return apply_deadlines(trace, rule, seed=config.seed, gpu_type=config.gpu_type, override=given)
@@ -216,6 +218,19 @@ def _check_job(job: JobSpec, config: ExperimentConfig, where: str) -> None:
             f"job {job.job_id!r} needs {profile.peak_mem_bytes} bytes on each GPU, but a"
             f" {gpu_type} here has {mem_bytes}; --gpu-mem-gib sets that",
             where=where,
+        )
+
+
+def _check_epochs(trace: Trace) -> None:
+    """Refuse what would be simulated for hours without a word; the longest job is named."""
+    epochs = [job.epochs or 0 for job in trace.jobs]
+    if sum(epochs) > MOST_EPOCHS:
+        longest = max(range(len(epochs)), key=epochs.__getitem__)
+        raise InputError(
+            f"the jobs have {sum(epochs):,} epochs together (here {epochs[longest]:,}), but at"
+            f" most {MOST_EPOCHS:,} can be simulated; write long jobs as fewer, longer epochs,"
+            " or give fewer jobs",
+            where=trace.where(longest),
         )
 
 
