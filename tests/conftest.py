@@ -1,10 +1,12 @@
-"""Hypothesis profiles. Choose one with `pytest --hypothesis-profile=ci`.
+"""Hypothesis profiles: `ci` where CI is set, else `dev`; or `pytest --hypothesis-profile=nightly`.
 
 `dev` is quick and random; `ci` is the same on every run, so that a failure is one of the
 change that is tested; `nightly` looks for what nobody has seen yet.
 """
 
 from __future__ import annotations
+
+import os
 
 from hypothesis import HealthCheck, settings
 
@@ -29,4 +31,4 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=_SLOW,
 )
-settings.load_profile("dev")
+settings.load_profile("ci" if os.environ.get("CI") else "dev")
