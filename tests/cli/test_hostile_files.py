@@ -152,6 +152,16 @@ def test_a_full_device_is_named(capsys: pytest.CaptureFixture[str], option: str)
     assert capsys.readouterr().err == "eaco: cannot write /dev/full: No space left on device.\n"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_of_several_files_the_full_one_is_named(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--jobs", "40", "--policy", "fifo", "--events", "/dev/full", "--output", "r.json"]
+    assert _app.run(["simulate", *more]) == 1
+    assert capsys.readouterr().err == "eaco: cannot write /dev/full: No space left on device.\n"
+    assert list(here.iterdir()) == []
+
+
 def test_a_name_that_is_no_text_is_written_with_escapes(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

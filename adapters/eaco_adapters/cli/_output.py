@@ -73,6 +73,23 @@ def _faults_of(path: str | os.PathLike[str], opened: str) -> Generator[None]:
         raise
 
 
+def writer(stream: IO[str], path: str | os.PathLike[str]) -> Callable[[str], None]:
+    """Give a function that writes to `stream` and names `path` in what goes wrong.
+
+    For several files at once: the error of one must not be told as that of another.
+    """
+
+    def write(text: str) -> None:
+        try:
+            stream.write(text)
+        except BrokenPipeError:
+            raise  # the reader of a pipe went away
+        except OSError as error:
+            raise EnvironmentFault(f"cannot write {path}: {error.strerror}") from error
+
+    return write
+
+
 def write_file(path: str | os.PathLike[str], text: str) -> None:
     """Write a whole text file at once, or leave what was there untouched."""
     with new_file(path) as stream:

@@ -239,14 +239,15 @@ def command(
     _check_targets(output, targets, config)
     experiment = prepare(config)
     with ExitStack() as files:
-        streams = {
-            name: files.enter_context(_output.new_file(path)) for name, path in targets.items()
+        histories = {
+            name: _output.writer(files.enter_context(_output.new_file(path)), path)
+            for name, path in targets.items()
         }
         report = None if output is None else files.enter_context(_output.new_file(output))
         bar = files.enter_context(_output.progress("simulating"))
         outcome = run_experiment(
             experiment,
-            histories={name: stream.write for name, stream in streams.items()},
+            histories=histories,
             energy_lines=energy_lines,
             progress=bar,
         )
