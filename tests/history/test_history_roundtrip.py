@@ -24,6 +24,7 @@ from eaco_core.schemas import history_schema
 
 NUMBERS = st.floats(min_value=0, allow_nan=False, allow_infinity=False)
 RATIOS = st.floats(min_value=1e-6, max_value=1)
+NEVER_EMPTY = {"gpus", "gpu_types"}
 VALIDATOR: Any = jsonschema.Draft202012Validator(history_schema())
 
 
@@ -33,7 +34,8 @@ def values(hint: object, *, name: str = "") -> st.SearchStrategy[Any]:
         return st.none() | values(inner, name=name)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple and args[-1] is Ellipsis:
-        return st.lists(values(args[0], name=name), max_size=3).map(tuple)
+        least = 1 if name in NEVER_EMPTY else 0
+        return st.lists(values(args[0], name=name), min_size=least, max_size=3).map(tuple)
     if origin is tuple:
         return st.tuples(*[values(arg, name=name) for arg in args])
     if origin is Literal:
@@ -44,9 +46,13 @@ def values(hint: object, *, name: str = "") -> st.SearchStrategy[Any]:
         str: st.text(min_size=1, max_size=8),
         bool: st.booleans(),
         int: st.integers(min_value=1, max_value=2**60),
-        float: RATIOS if name.endswith("_ratio") or name == "alpha" else numbers(name),
+        float: ratios(name) if name.endswith("_ratio") or name == "alpha" else numbers(name),
     }
     return simple[hint] if hint in simple else instances(cast("type[Any]", hint))
+
+
+def ratios(name: str) -> st.SearchStrategy[float]:
+    return st.floats(min_value=1, max_value=9) if name == "max_slowdown_ratio" else RATIOS
 
 
 def numbers(name: str) -> st.SearchStrategy[float]:
