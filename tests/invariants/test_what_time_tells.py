@@ -11,7 +11,7 @@ import pytest
 from eaco_core import events as ev
 from eaco_core.cluster import NodeReading, NodeState
 from eaco_core.decisions import Placed, Requeued, Reserved, Waits
-from eaco_core.effects import KillJob, WakeNode
+from eaco_core.effects import KillJob, StartJob, WakeNode
 from eaco_core.invariants import check_history
 from eaco_core.jobs import CheckpointScope
 from eaco_core.machine import SchedulerMachine
@@ -231,7 +231,11 @@ def test_a_reservation_is_still_asked_for_where_a_node_is_left() -> None:
     assert run.add(ev.Tick(920.0), Waits(920.0, "a", "why not", ())).broken() == {"I24"}
     run.lines.pop()
     held = Reserved(920.0, "a", ("n4-0",), 920.0)
-    assert run.add(ev.Tick(920.0), held, _placed_on_n4()).broken() == set()
+    assert run.add(ev.Tick(920.0), held, _placed_on_n4(), _started_on_n4()).broken() == set()
+
+
+def _started_on_n4() -> StartJob:
+    return StartJob("a", 2, 1, (("n4", ("n4-0",)),), 0)
 
 
 def _placed_on_n4() -> Placed:

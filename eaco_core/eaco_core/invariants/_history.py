@@ -33,6 +33,7 @@ from eaco_core.invariants._lifecycle import (
 from eaco_core.invariants._placement import Degree, Gang, Gates, Hardware, Memory, OneExperiment
 from eaco_core.invariants._replay import World
 from eaco_core.invariants._report import TITLES, Report, Violation, binding
+from eaco_core.invariants._starts import Starts
 from eaco_core.invariants._waiting import Fairness, Fallback
 from eaco_core.invariants._windows import KeepEvidence, UndoExact, UndoForced
 
@@ -48,6 +49,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     Memory,
     Gates,
     Gang,
+    Starts,
     Hardware,
     OneExperiment,
     Degree,

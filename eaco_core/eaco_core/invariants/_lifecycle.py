@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eaco_core.decisions import Requeued
-from eaco_core.effects import KillJob, StartJob, StopAtEpochBoundary
+from eaco_core.effects import KillJob, SleepNode, StartJob, StopAtEpochBoundary, WakeNode
 from eaco_core.events import (
     EpochCompleted,
     GpuLost,
     JobCancelled,
     JobStopped,
     JobSubmitted,
+    NodeAsleep,
+    NodeAwake,
+    NodeDrained,
     NodeLost,
+    NodeSampled,
     Tick,
     WakeFailed,
 )
@@ -139,6 +143,9 @@ class Progress(Checker):
             )
 
 
+_NODE_EVENTS = (NodeSampled, NodeLost, NodeDrained, NodeAwake, NodeAsleep, WakeFailed, GpuLost)
+
+
 class Order(Checker):
     """I18."""
 
@@ -153,6 +160,27 @@ class Order(Checker):
             self.broken(f"time goes back from {world.last_s:g} s to {step.t_s:g} s")
         if step.event.t_s != step.t_s:
             self.broken(f"the event of the step says {step.event.t_s:g} s")
+        for record in step.records:
+            if record.t_s != step.t_s:
+                self.broken(f"a record of the step ({type(record).__name__}) says {record.t_s:g} s")
+        if world.nodes_seen or world.ours:
+            self._check_nodes(step)
+
+    def _check_nodes(self, step: Step) -> None:
+        """Look for a word about a node before it joined."""
+        event, world = step.event, self.world
+        said = [event, *step.effects] if isinstance(event, _NODE_EVENTS) else [*step.effects]
+        for item in said if not world.ignored else ():
+            if not isinstance(item, (*_NODE_EVENTS, SleepNode, WakeNode)):
+                continue
+            name = type(item).__name__
+            node = world.nodes.get(item.node_id)
+            if node is None:
+                self.broken(f"{name} speaks of node {item.node_id}, which never joined")
+            elif isinstance(item, GpuLost) and all(
+                gpu.spec.gpu_id != item.gpu_id for gpu in node.gpus
+            ):
+                self.broken(f"{name} speaks of GPU {item.gpu_id}, which its node does not have")
 
 
 class Fencing(Checker):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from eaco_core.cluster import NodeState
 from eaco_core.effects import StartJob
+from eaco_core.events import NodeJoined
 from eaco_core.invariants._checker import Checker, above
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from eaco_core.cluster import GpuSpec, NodeSpec
     from eaco_core.decisions import GateReading, Placed
     from eaco_core.effects import Effect
+    from eaco_core.history import Step
     from eaco_core.invariants._replay import Gpu, Placement
     from eaco_core.jobs import JobSpec
     from eaco_core.rules import Rules
@@ -211,15 +213,38 @@ class Hardware(Checker):
             elif gpu.node.drained:
                 self.broken(f"{name} {gpu_id} of node {gpu.node.spec.node_id}, which is drained")
 
-    def on_effect(self, effect: Effect) -> None:
-        """Look whether the nodes of a job that starts are awake."""
-        if not isinstance(effect, StartJob):
+    def before_event(self, step: Step, stale: str | None) -> None:  # noqa: ARG002 - one signature for all
+        """Look for a GPU that two nodes say they have."""
+        event = step.event
+        if not isinstance(event, NodeJoined) or self.world.ignored:
             return
-        for node_id, _ in effect.gpus:
+        node_id = event.node.node_id
+        named: set[str] = set()
+        for spec in event.node.gpus:
+            if spec.gpu_id in named:
+                self.broken(f"node {node_id} names GPU {spec.gpu_id} twice")
+            named.add(spec.gpu_id)
+            known = self.world.gpus.get(spec.gpu_id)
+            other = None if known is None else known.node
+            if other is None or other.spec.node_id == node_id or other.state in _CANNOT_RUN:
+                continue
+            self.broken(f"GPU {spec.gpu_id} is on nodes {other.spec.node_id} and {node_id} at once")
+
+    def on_effect(self, effect: Effect) -> None:
+        """Look whether the nodes of a job that starts are awake, and have these GPUs."""
+        if not isinstance(effect, StartJob) or not (self.world.nodes_seen or self.world.ours):
+            return
+        name = f"job {effect.job_id} was started on"
+        for node_id, gpu_ids in effect.gpus:
             node = self.world.nodes.get(node_id)
-            if node is not None and node.state is not NodeState.AWAKE:
-                state = node.state.value
-                self.broken(f"job {effect.job_id} was started on node {node_id}, which is {state}")
+            if node is None:
+                self.broken(f"{name} node {node_id}, which never joined")
+            elif node.state is not NodeState.AWAKE:
+                self.broken(f"{name} node {node_id}, which is {node.state.value}")
+            for gpu_id in gpu_ids if node is not None else ():
+                gpu = self.world.gpus.get(gpu_id)
+                if gpu is None or gpu.node.spec.node_id != node_id:
+                    self.broken(f"{name} GPU {gpu_id}, which node {node_id} does not have")
 
 
 class OneExperiment(Checker):

@@ -297,6 +297,7 @@ class World:
         job.placement = placement
         job.then = None
         job.ended = False
+        job.start_sent = False
         for gpu_id in placement.gpu_ids:
             given = self.gpus.get(gpu_id)
             if given is not None:

@@ -148,6 +148,9 @@ class Fairness(Checker):
             self.broken(f"GPUs were reserved for job {record.job_id}, which is not in the queue")
             return
         self._granted = job.key
+        for gpu_id in record.gpus:
+            if gpu_id not in self.world.gpus:
+                self.broken(f"GPU {gpu_id} is reserved for job {job.job_id}, and no node has it")
         if job.alone_from_now:
             return
         waited_s = job.waited_by(self.world.now_s)
