@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _J_PER_KWH = 3.6e6
 _NAMED = 4
+_LONGEST_LINE_BYTES = 2**24
 
 
 @frozen
@@ -38,11 +39,12 @@ class Sentence:
 def explain_job(source: str | Path | Iterable[Line], job_id: str) -> list[Sentence]:
     """Tell the story of one job from a history file, or from its lines.
 
+    A last line that was cut off while it was written is left out: see `is_cut_off`.
     Raises InputError for a job that the history does not know, with ids alike.
     """
     story = _Story(job_id)
     if isinstance(source, (str, os.PathLike)):
-        lines: Iterable[Line] = read_history(source, containing=json.dumps(job_id))
+        lines: Iterable[Line] = _whole_lines(source, containing=json.dumps(job_id))
         where: str | None = str(source)
     else:
         lines, where = list(source), None
@@ -51,9 +53,30 @@ def explain_job(source: str | Path | Iterable[Line], job_id: str) -> list[Senten
             story.take(line)
     if not story.sentences:
         if where is not None:
-            lines = read_history(where, containing='"JobSubmitted"')
+            lines = _whole_lines(where, containing='"JobSubmitted"')
         raise InputError(_unknown(job_id, lines), where=where)
     return story.sentences
+
+
+def is_cut_off(path: str | Path) -> bool:
+    """Tell whether a history file ends in the middle of a line: the story may go on."""
+    with open(path, "rb") as file:  # noqa: PTH123 - str or Path
+        file.seek(0, os.SEEK_END)
+        file.seek(max(0, file.tell() - _LONGEST_LINE_BYTES))
+        last = file.read().rpartition(b"\n")[2]
+    try:
+        return bool(last.strip()) and json.loads(last) is None
+    except ValueError:
+        return True
+
+
+def _whole_lines(path: str | Path, *, containing: str) -> Iterator[Line]:
+    lines = read_history(path, containing=containing)
+    try:
+        yield from lines
+    except InputError as error:
+        if "was cut off" not in str(error):
+            raise
 
 
 def _unknown(job_id: str, lines: Iterable[Line]) -> str:

@@ -101,6 +101,24 @@ def test_what_is_no_history_exits_2(
         assert captured.err.count("\n") == 1
 
 
+def test_explain_says_when_the_history_is_cut_off(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.jsonl"
+    for text in (f"{HEADER}\n{SUBMIT}\n{TICK[:30]}", f"{HEADER}\n{SUBMIT}\n{SUBMIT[:-5]}"):
+        file.write_text(text, encoding="utf-8")
+        assert run(["explain", str(file), "job-1"]) == 0
+        out = capsys.readouterr().out
+        assert "submitted" in out
+        assert "was cut off in its last line" in out
+        assert run(["explain", str(file), "job-1", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["cut_off"] is True
+    for text in (f"{HEADER}\n{SUBMIT}", f"{HEADER}\n{SUBMIT}\n"):
+        file.write_text(text, encoding="utf-8")
+        assert run(["explain", str(file), "job-1"]) == 0
+        assert "cut off" not in capsys.readouterr().out
+
+
 def test_explain_tells_a_story_and_knows_no_other_job(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

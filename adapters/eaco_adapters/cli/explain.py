@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from eaco_adapters.cli._output import print_json
-from eaco_core.explain import explain_job, span
+from eaco_core.explain import explain_job, is_cut_off, span
 
 SCHEMA = "eaco.explain/1"
 
@@ -26,9 +26,18 @@ def command(file: Path, job: str, *, as_json: bool) -> None:
     trial showed, and whether its deadline was met.
     """
     story = explain_job(file, job)
+    cut_off = is_cut_off(file)
     if as_json:
         sentences = [{"t_s": s.t_s, "seq": s.seq, "text": s.text} for s in story]
-        print_json({"schema": SCHEMA, "file": str(file), "job_id": job, "story": sentences})
+        print_json(
+            {
+                "schema": SCHEMA,
+                "file": str(file),
+                "job_id": job,
+                "cut_off": cut_off,
+                "story": sentences,
+            }
+        )
         return
     click.echo(f"job {job}")
     told_s: float | None = None
@@ -41,3 +50,5 @@ def command(file: Path, job: str, *, as_json: bool) -> None:
             when = ""
         click.echo(f"{when:>14}  {since:>12}  {sentence.text}")
         told_s = sentence.t_s
+    if cut_off:
+        click.echo("The history was cut off in its last line: what came then is not known.")
