@@ -60,7 +60,8 @@ class Lifecycle:
 
     def start_failed(self, job: JobRecord, event: ev.StartFailed) -> str | None:
         """No process exists: free the GPUs at once."""
-        if not job.start_sent or job.computing or job.state not in {_S.STARTING, _S.STOPPING}:
+        has_run = job.started_s is not None
+        if not job.start_sent or has_run or job.state not in {_S.STARTING, _S.STOPPING}:
             return f"the job is {job.state.value}"
         if job.state is _S.STOPPING:
             self._free(job, list(job.gpus))

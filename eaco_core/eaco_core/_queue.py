@@ -106,15 +106,15 @@ class JobQueue:
         _take_out(self._starved, job)
         job.waited_s += now_s - job.queued_since_s
 
-    def starving(self, now_s: float) -> JobRecord | None:
-        """Give the job that has a right to a reservation: waited too long, first in order (R11)."""
+    def starving(self, now_s: float) -> list[JobRecord]:
+        """Give the jobs that have waited too long, first in order first (R11)."""
         while self._starving_at and self._starving_at[0][0] <= now_s:
             crossing_s, key, job = heapq.heappop(self._starving_at)
             # A job that was placed and came back has a newer entry of its own.
             if job.state is JobState.QUEUED and self._crossing_s(job) == crossing_s:
                 _take_out(self._starved, job)
                 insort(self._starved, (key, job))
-        return self._starved[0][1] if self._starved else None
+        return [job for _, job in self._starved]
 
     def _crossing_s(self, job: JobRecord) -> float:
         """Give when the job will have queued for W in all; a lost deadline needs no wait (R10)."""

@@ -45,3 +45,17 @@ def test_a_reservation_on_a_lost_gpu_holds_nobody_up() -> None:
     story.at(70.0).submit(a_job("small", submit_s=70.0, exclusive=True))
     story.finish("busy").release("busy")
     assert story.gpus("small") == ("n1-0",)
+
+
+def test_a_start_that_failed_is_stale_once_the_job_has_run() -> None:
+    story = Script(a_node("n1", 1)).run(a_job("a")).at(1000.0).finish("a")
+    story.feed(ev.StartFailed(1000.0, "a", 1, "late"))
+    assert story.gpus("a") == ("n1-0",)
+
+
+def test_a_job_that_fits_nowhere_keeps_nobody_from_a_reservation() -> None:
+    story = Script(a_node("n1", 2), rules=Rules(starvation_s=60.0))
+    story.run(a_job("busy", exclusive=True)).submit(a_job("huge", 9, priority=1))
+    story.at(1.0).submit(a_job("gang", 2, submit_s=1.0, exclusive=True))
+    story.at(70.0).tick()
+    assert [reserved.job_id for reserved in story.records(Reserved)] == ["gang"]

@@ -157,7 +157,9 @@ class Fairness(Checker):
         if above(self.rules.starvation_s, waited_s):
             self.broken(f"GPUs were reserved for job {job.job_id} after {waited_s:g} s of waiting")
         head = self._head
-        if head is not None and head.job_id in self.world.queue and head.key < job.key:
+        earlier = head is not None and head.job_id in self.world.queue and head.key < job.key
+        # A job that no set of GPUs suits now keeps nobody from a reservation.
+        if head is not None and earlier and has_room(self.world, head, idle_only=False):
             self.broken(
                 f"GPUs were reserved for job {job.job_id} although job {head.job_id} comes first"
             )

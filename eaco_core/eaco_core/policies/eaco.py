@@ -52,18 +52,19 @@ class Eaco:
 
 
 def _reserve(view: View) -> Iterator[Reserve]:
-    job = view.queue.starving(view.now_s)
-    if job is None:
-        return
+    """Hold GPUs for the first starving job that any set suits (R11)."""
     held = view.reservation
-    if held is not None and held.job is job and _still_right(held, view):
-        return
-    found = reservation_for(job, view)
-    if found is not None:
-        yield Reserve(job, *found)
-    elif held is not None and held.gpus:
-        # Nothing suits it any more: what is held would keep others out for nothing.
-        yield Reserve(job, (), None)
+    for job in view.queue.starving(view.now_s):
+        if held is not None and held.job is job and _still_right(held, view):
+            return
+        found = reservation_for(job, view)
+        if found is not None:
+            yield Reserve(job, *found)
+            return
+        if held is not None and held.job is job and held.gpus:
+            # Nothing suits it any more: what is held would keep others out for nothing.
+            yield Reserve(job, (), None)
+            held = view.reservation
 
 
 def _still_right(held: Reservation, view: View) -> bool:
