@@ -170,7 +170,9 @@ class _Cluster:
     def _fits(self, job: JobSpec, gpu: GpuSpec, *, shared_set: bool) -> bool:
         peak = _peak(job, gpu.gpu_type)
         if shared_set:
-            return peak is not None and gpu.mem_bytes is not None and peak <= self._limit(gpu)
+            if peak is None or gpu.mem_bytes is None:
+                return self._has_run(gpu.gpu_type, [job])
+            return peak <= self._limit(gpu)
         return peak is None or gpu.mem_bytes is None or peak <= gpu.mem_bytes
 
     # ---- gates (R2) ----------------------------------------------------------------
