@@ -8,7 +8,7 @@ from eaco_core.testing.stateful import SchedulerTest
 class Eaco(SchedulerTest):
     """R1-R18: every invariant binds."""
 
-    # A job that fits nowhere: see tests/core/test_open_bugs.py. Goes when it is repaired.
+    # Waiting for exactly W: see tests/core/test_open_bugs.py. Goes when it is repaired.
     ignore = frozenset({"I24"})
 
 
