@@ -283,7 +283,7 @@ def jobs(draw: st.DrawFn, job_id: str) -> JobSpec:
         gpu_types=draw(st.none() | st.just(("v100", *types))),
         node_selector=tuple(draw(st.lists(st.tuples(LABEL, st.just("") | TEXT), max_size=2))),
         checkpoint_scope=draw(st.sampled_from(CheckpointScope)),
-        max_slowdown_ratio=draw(st.none() | st.floats(0.1, 9)),
+        max_slowdown_ratio=draw(st.none() | st.floats(1, 9)),
         max_restarts=draw(st.none() | st.integers(0, 9)),
     )
 
