@@ -18,6 +18,6 @@ def test_the_checker_knows_that_waiting_for_exactly_w_is_enough() -> None:
     story.run(a_job("busy", exclusive=True)).submit(a_job("old", exclusive=True))
     story.at(20.0).submit(a_job("vip", submit_s=20.0, priority=1, exclusive=True))
     story.at(80.0).tick()
-    story.finish("busy").release("busy")
-    assert story.gpus("vip") == ("n1-0",)
+    story.join(a_node("n2", 1))
+    assert story.gpus("vip") == ("n2-0",)
     story.check()
