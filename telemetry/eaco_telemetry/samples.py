@@ -12,23 +12,21 @@ them from the classes.
 from __future__ import annotations
 
 import enum
-import math
 import time
 from collections.abc import Iterable, Mapping  # noqa: TC003 - codecs read the annotations
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final
 
 from attrs import Factory, field, fields, frozen
 
 from eaco_core.cluster import NodeReading
-from eaco_core.errors import InputError
-
-if TYPE_CHECKING:
-    from attrs import Attribute
+from eaco_telemetry import _check
 
 SCHEMA: Final = "eaco.sample/1"
 """The version of the form of a sample. A reader accepts fields that it does not know."""
 
-ABSOLUTE_ZERO_C: Final = -273.15
+ABSOLUTE_ZERO_C: Final = _check.ABSOLUTE_ZERO_C
+PARTIAL_PROCESSES: Final = "processes_partial"
+"""Flag: `processes` may lack some, because the reader was not allowed to see all."""
 
 
 class PowerKind(enum.Enum):
@@ -68,77 +66,27 @@ class DeviceState(enum.Enum):
     LOST = "lost"
 
 
-def _name(instance: object, attribute: Attribute[Any], value: object) -> None:
-    if not isinstance(value, str) or not value:
-        raise InputError(f"{_where(instance, attribute)} must be a name, not {value!r}")
-
-
-# The validators take the usual case first: a receiver checks hundreds of values per message.
-
-
-def _measure(instance: object, attribute: Attribute[Any], value: object) -> None:
-    if value is None or (type(value) is float and 0 <= value < math.inf):
-        return
-    if type(value) not in _NUMBERS or not 0 <= cast("float", value) < math.inf:
-        raise InputError(
-            f"{_where(instance, attribute)} must be a number of at least 0, not {value!r}"
-        )
-
-
-def _whole(instance: object, attribute: Attribute[Any], value: object) -> None:
-    if value is not None and (type(value) is not int or value < 0):
-        raise InputError(
-            f"{_where(instance, attribute)} must be a whole number of at least 0, not {value!r}"
-        )
-
-
-def _count(instance: object, attribute: Attribute[Any], value: object) -> None:
-    if type(value) is not int or value < 0:
-        raise InputError(
-            f"{_where(instance, attribute)} must be a whole number of at least 0, not {value!r}"
-        )
-
-
-def _ratio(instance: object, attribute: Attribute[Any], value: object) -> None:
-    if value is None or (type(value) is float and 0 <= value <= 1):
-        return
-    if type(value) not in _NUMBERS or not 0 <= cast("float", value) <= 1:
-        raise InputError(f"{_where(instance, attribute)} must be from 0 to 1, not {value!r}")
-
-
-def _degrees(instance: object, attribute: Attribute[Any], value: object) -> None:
-    if value is None:
-        return
-    if type(value) not in _NUMBERS or not ABSOLUTE_ZERO_C <= cast("float", value) < math.inf:
-        raise InputError(f"{_where(instance, attribute)} must be degrees Celsius, not {value!r}")
-
-
-def _where(instance: object, attribute: Attribute[Any]) -> str:
-    return f"{type(instance).__name__}.{attribute.name}"
-
-
 def _no_words() -> Mapping[str, str]:
     return {}
 
 
-_NUMBERS: Final = frozenset({int, float})
 _MEASURED: Final = {"measured": True}
 
 
 def _ratio_field() -> Any:  # noqa: ANN401 - what attrs.field gives
-    return field(default=None, validator=_ratio, metadata=_MEASURED)
+    return field(default=None, validator=_check.ratio, metadata=_MEASURED)
 
 
 def _measure_field() -> Any:  # noqa: ANN401 - what attrs.field gives
-    return field(default=None, validator=_measure, metadata=_MEASURED)
+    return field(default=None, validator=_check.measure, metadata=_MEASURED)
 
 
 def _whole_field() -> Any:  # noqa: ANN401 - what attrs.field gives
-    return field(default=None, validator=_whole, metadata=_MEASURED)
+    return field(default=None, validator=_check.whole, metadata=_MEASURED)
 
 
 def _degrees_field() -> Any:  # noqa: ANN401 - what attrs.field gives
-    return field(default=None, validator=_degrees, metadata=_MEASURED)
+    return field(default=None, validator=_check.degrees, metadata=_MEASURED)
 
 
 def _unexplained(sample: GpuSample | HostSample) -> tuple[str, ...]:
@@ -160,10 +108,10 @@ class ProcessSample:
     container with its own process numbers it is not one of those.
     """
 
-    pid: int = field(validator=_count)
+    pid: int = field(validator=_check.count)
     name: str | None = None
-    sm_ratio: float | None = field(default=None, validator=_ratio)
-    mem_used_bytes: int | None = field(default=None, validator=_whole)
+    sm_ratio: float | None = field(default=None, validator=_check.ratio)
+    mem_used_bytes: int | None = field(default=None, validator=_check.whole)
 
 
 @frozen
@@ -186,8 +134,8 @@ class GpuSample:
       they were impossible.
     """
 
-    gpu_id: str = field(validator=_name)
-    vendor: str = field(validator=_name)
+    gpu_id: str = field(validator=_check.name)
+    vendor: str = field(validator=_check.name)
     name: str | None = None
     state: DeviceState = DeviceState.ACTIVE
     parent_id: str | None = None
@@ -216,7 +164,7 @@ class GpuSample:
     missing: Mapping[str, str] = Factory(_no_words)
     capabilities: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
-    rejected: int = field(default=0, validator=_count)
+    rejected: int = field(default=0, validator=_check.count)
 
     @property
     def unexplained(self) -> tuple[str, ...]:
@@ -261,8 +209,8 @@ class HostSample:
 class Moment:
     """One time, on the two clocks of the sender. Only `monotonic_ns` may be subtracted."""
 
-    wall_ns: int = field(validator=_count)
-    monotonic_ns: int = field(validator=_count)
+    wall_ns: int = field(validator=_check.count)
+    monotonic_ns: int = field(validator=_check.count)
 
     @classmethod
     def now(cls) -> Moment:
@@ -284,11 +232,11 @@ class NodeSample:
     each reader that could not do its work, one sentence that says what to do.
     """
 
-    node_id: str = field(validator=_name)
-    session_id: str = field(validator=_name)
-    seq: int = field(validator=_count)
-    wall_ns: int = field(validator=_count)
-    monotonic_ns: int = field(validator=_count)
+    node_id: str = field(validator=_check.name)
+    session_id: str = field(validator=_check.name)
+    seq: int = field(validator=_check.count)
+    wall_ns: int = field(validator=_check.count)
+    monotonic_ns: int = field(validator=_check.count)
     gpus: tuple[GpuSample, ...] = ()
     host: HostSample | None = None
     simulated: bool = False
@@ -302,8 +250,9 @@ def node_readings(
     """Give what the core needs from a sample: one reading per GPU that can be booked.
 
     `received_s`: when it arrived, in scheduler seconds of the receiver. `own_pids`: the
-    processes that the scheduler started; without them `foreign` stays unknown. A GPU that
-    is split into MIG instances gives no reading of its own, and a lost one gives none.
+    processes that the scheduler started; without them `foreign` stays unknown, and so it
+    does where the list of processes may lack some and names no foreign one. A GPU that is
+    split into MIG instances gives no reading of its own, and a lost one gives none.
     """
     parents = {gpu.parent_id for gpu in sample.gpus}
     known = None if own_pids is None else frozenset(own_pids)
@@ -325,4 +274,7 @@ def node_readings(
 def _has_foreign(gpu: GpuSample, own_pids: frozenset[int] | None) -> bool | None:
     if own_pids is None or gpu.processes is None:
         return None
-    return any(process.pid not in own_pids for process in gpu.processes)
+    if any(process.pid not in own_pids for process in gpu.processes):
+        return True
+    # Of a list that may lack some, only what is on it can be told.
+    return None if PARTIAL_PROCESSES in gpu.flags else False
