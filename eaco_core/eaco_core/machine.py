@@ -28,6 +28,7 @@ from eaco_core._actions import Actions
 from eaco_core._context import Context
 from eaco_core._lifecycle import Lifecycle
 from eaco_core._nodes import Nodes
+from eaco_core._outstanding import outstanding
 from eaco_core._records import JobRecord
 from eaco_core._watch import Watch
 from eaco_core._windows import Windows
@@ -145,6 +146,13 @@ class SchedulerMachine:
         self.seq += 1
         self.records = tuple(c.records)
         return tuple(c.effects)
+
+    def outstanding(self) -> tuple[Effect, ...]:
+        """Give the commands that a new scheduler has to give again, in its term.
+
+        What became of them is not on record; every command is idempotent.
+        """
+        return tuple(outstanding(self._c))
 
     def job(self, job_id: str) -> JobSnapshot:
         """Give one job as it is now. Raises KeyError for an unknown id."""

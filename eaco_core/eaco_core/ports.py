@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from attrs import frozen
 
+from eaco_core.errors import EacoError
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
@@ -95,8 +97,31 @@ class Clock(Protocol):
         ...
 
 
+class CommandRefused(EacoError):
+    """The executor will not carry out a command, and nothing of the attempt exists.
+
+    The reason is final (no such command, a GPU that the node does not have, an older term):
+    the same command would be refused again.
+    """
+
+
+@frozen
+class Report:
+    """One event as an executor tells it. `age_s`: how long ago it happened.
+
+    The time of the event itself is set by whoever drives the machine.
+    """
+
+    event: Event
+    age_s: float = 0.0
+
+
 class Executor(Protocol):
-    """Runs jobs. Every command is idempotent on (job, attempt) and fenced by `term`."""
+    """Runs jobs. Every command is idempotent on (job, attempt) and fenced by `term`.
+
+    A command raises `CommandRefused` when it is final that nothing was done. Any other error,
+    and a time limit that passes, leaves open what happened; the command may be given again.
+    """
 
     async def start(
         self,
@@ -107,7 +132,7 @@ class Executor(Protocol):
         gpus: Mapping[str, tuple[str, ...]],
         resume_epoch: int,
     ) -> None:
-        """Start the attempt on the named GPUs of each node; JobStarted follows as an event."""
+        """Start the attempt on the named GPUs of each node; JobStarted follows as a report."""
         ...
 
     async def request_stop(self, job_id: str, attempt: int, term: int) -> None:
@@ -115,15 +140,26 @@ class Executor(Protocol):
         ...
 
     async def kill(self, job_id: str, attempt: int, term: int, *, grace_s: float) -> None:
-        """End the attempt; GpusReleased follows only when its GPUs are proven free."""
+        """End the attempt: ask, wait for `grace_s`, then by force.
+
+        Returns when its GPUs are proven free, also if nothing of it was there; GpusReleased
+        follows as a report.
+        """
         ...
 
-    def events(self) -> AsyncIterator[Event]:
-        """Give what happens to jobs, as it happens."""
+    def reports(self) -> AsyncIterator[Report]:
+        """Give what happens to jobs, as it happens.
+
+        After a restart of either side, what is not forgotten is told again; repeats do no harm.
+        """
         ...
 
     async def list_running(self) -> Sequence[tuple[str, int, tuple[str, ...]]]:
-        """Give (job, attempt, GPUs) of everything that runs, for re-attachment."""
+        """Give (job, attempt, GPUs) of everything that may still run, for re-attachment."""
+        ...
+
+    async def forget(self, job_id: str, attempt: int) -> None:
+        """The end of this attempt is on record: what is kept for telling it again may go."""
         ...
 
 
@@ -160,8 +196,15 @@ class PowerController(Protocol):
 
 
 class Journal(Protocol):
-    """Keeps every step before its effects are carried out (invariant I22)."""
+    """Keeps every step before its effects are carried out (invariant I22).
+
+    Both methods may block. After an error of either, nothing more is written.
+    """
 
     def append(self, line: str, /) -> None:
-        """Keep one line of history durably."""
+        """Take one line of history."""
+        ...
+
+    def commit(self) -> object:
+        """Make durable what was taken."""
         ...
