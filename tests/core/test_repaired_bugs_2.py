@@ -1,32 +1,12 @@
-"""More smallest examples of what was wrong once: epochs, reservations, co-residents."""
+"""More smallest examples of what was wrong once: epochs and reservations."""
 
 from __future__ import annotations
 
 from eaco_core import events as ev
 from eaco_core.decisions import Reserved
-from eaco_core.invariants import check_history
 from eaco_core.jobs import JobState
-from eaco_core.machine import SchedulerMachine
 from eaco_core.rules import Rules
-from eaco_core.testing import Recorder, Script, a_job, a_node
-
-
-def test_the_checker_knows_that_an_ended_job_may_still_count_as_a_co_resident() -> None:
-    recorder = Recorder(SchedulerMachine(), watch=False)
-    recorder.feed(ev.NodeJoined(0.0, a_node("n1", 1)))
-    recorder.feed(ev.JobSubmitted(0.0, a_job("x")))
-    recorder.feed(ev.Tick(0.0))
-    recorder.feed(ev.JobStarted(0.0, "x", 1))
-    recorder.feed(ev.NodeJoined(0.0, a_node("n2", 1)))
-    recorder.feed(ev.JobSubmitted(0.0, a_job("gang", 2)))
-    recorder.feed(ev.Tick(0.0))
-    recorder.feed(ev.JobStarted(0.0, "gang", 1))
-    recorder.feed(ev.JobFinished(10.0, "x", 1))
-    recorder.feed(ev.JobSubmitted(10.0, a_job("new", submit_s=10.0)))
-    recorder.feed(ev.Tick(10.0))
-    assert recorder.machine.job("new").gpus == ("n2-0",)
-    report = check_history(recorder.lines)
-    assert report.ok, report.failed
+from eaco_core.testing import Script, a_job, a_node
 
 
 def test_an_epoch_from_before_a_resident_started_is_no_evidence() -> None:
@@ -59,3 +39,13 @@ def test_a_job_that_fits_nowhere_keeps_nobody_from_a_reservation() -> None:
     story.at(1.0).submit(a_job("gang", 2, submit_s=1.0, exclusive=True))
     story.at(70.0).tick()
     assert [reserved.job_id for reserved in story.records(Reserved)] == ["gang"]
+
+
+def test_waiting_for_exactly_w_is_enough_for_a_reservation_that_is_used_at_once() -> None:
+    story = Script(a_node("n1", 1), rules=Rules(starvation_s=60.0))
+    story.run(a_job("busy", exclusive=True)).submit(a_job("old", exclusive=True))
+    story.at(20.0).submit(a_job("vip", submit_s=20.0, priority=1, exclusive=True))
+    story.at(80.0).tick()
+    story.join(a_node("n2", 1))
+    assert story.gpus("vip") == ("n2-0",)
+    story.check()

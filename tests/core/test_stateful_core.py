@@ -8,9 +8,6 @@ from eaco_core.testing.stateful import SchedulerTest
 class Eaco(SchedulerTest):
     """R1-R18: every invariant binds."""
 
-    # Waiting for exactly W: see tests/core/test_open_bugs.py. Goes when it is repaired.
-    ignore = frozenset({"I24"})
-
 
 class EacoPaper(SchedulerTest):
     """The listing of the paper."""

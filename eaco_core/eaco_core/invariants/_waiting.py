@@ -111,7 +111,7 @@ class Fairness(Checker):
         self._starved: list[tuple[QueueKey, Job]] = []
         self._head: Job | None = None
         self._last_key: QueueKey | None = None
-        self._granted: QueueKey | None = None
+        self._granted: QueueKey | None = None  # whose it was in this step, and was right
 
     def before_event(self, step: Step, stale: str | None) -> None:  # noqa: ARG002 - one signature for all
         """Note who has waited too long, before anything is decided."""
@@ -172,7 +172,9 @@ class Fairness(Checker):
         if self._last_key is not None and job.key < self._last_key:
             self.broken(f"job {job.job_id} was placed after {self._last_key[2]}, which comes later")
         self._last_key = job.key
-        self._reserved.pop(job.job_id, None)
+        if self._reserved.pop(job.job_id, None) is not None:
+            # The pass that placed it began with its reservation: the next one's turn comes later.
+            self._granted = job.key
         for reserved in self._reserved.values():
             holder = self.world.queue.get(reserved.job_id)
             if holder is None or job.key < holder.key:
