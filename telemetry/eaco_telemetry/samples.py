@@ -120,6 +120,9 @@ class GpuSample:
 
     - `util_ratio`: share of time in which any kernel ran. `mem_busy_ratio`: share of time
       in which memory was read or written. Neither says how full the device is.
+    - `sm_active_ratio`: share of the SMs that had work, over the time. `dram_active_ratio`:
+      share of its highest rate at which memory moved data. Both from profiling counters
+      (DCGM). One busy SM makes `util_ratio` 1 and leaves `sm_active_ratio` close to 0.
     - `mem_reserved_bytes`: kept by the driver; not part of `mem_used_bytes`.
     - `power_w` is of the kind `power_kind`; `power_inst_w` is the value without averaging
       where the device gives it too. `module_power_w`: the module that holds this GPU and
@@ -161,6 +164,8 @@ class GpuSample:
     throttle: tuple[str, ...] | None = field(default=None, metadata=_MEASURED)
     ecc_uncorrected: int | None = _whole_field()
     processes: tuple[ProcessSample, ...] | None = field(default=None, metadata=_MEASURED)
+    sm_active_ratio: float | None = _ratio_field()
+    dram_active_ratio: float | None = _ratio_field()
     missing: Mapping[str, str] = Factory(_no_words)
     capabilities: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()

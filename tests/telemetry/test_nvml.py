@@ -145,7 +145,7 @@ def test_a_healthy_gpu_gives_everything_in_si_units(fake: Fake) -> None:
     assert gpu.ecc_uncorrected == 0
     assert (gpu.energy_j, gpu.energy_kind) == (0.0, EnergyKind.COUNTER)
     assert reader.capabilities[gpu.gpu_id] == gpu.capabilities
-    assert set(gpu.missing) == {"module_power_w"}
+    assert set(gpu.missing) == {"module_power_w", "sm_active_ratio", "dram_active_ratio"}
 
 
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, FUNCTION_NOT_FOUND])

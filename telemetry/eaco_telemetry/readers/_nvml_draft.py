@@ -11,6 +11,11 @@ from eaco_telemetry.samples import GpuSample
 _MEASURED: Final = tuple(one.name for one in fields(GpuSample) if one.metadata.get("measured"))
 
 
+_ELSEWHERE: Final = dict.fromkeys(
+    ("sm_active_ratio", "dram_active_ratio"), "NVML does not give it; a DCGM exporter does"
+)
+
+
 def _values() -> dict[str, Any]:
     return {}
 
@@ -60,7 +65,7 @@ class Draft:
         """The reasons for those that are not."""
         given = self.given()
         return {
-            name: self.reasons.get(name, "the driver did not give it")
+            name: self.reasons.get(name) or _ELSEWHERE.get(name, "the driver did not give it")
             for name in _MEASURED
             if name not in given
         }

@@ -178,5 +178,12 @@ def _sample(gpu: _Gpu, phase: _Phase, elapsed_s: float) -> GpuSample:
     )
 
 
-_ABSENT: Final = ("module_power_w", "integrated_j", "mem_temperature_c", "ecc_uncorrected")
+_ABSENT: Final = (
+    "module_power_w",
+    "integrated_j",
+    "mem_temperature_c",
+    "ecc_uncorrected",
+    "sm_active_ratio",
+    "dram_active_ratio",
+)
 _CAPABILITIES: Final = tuple(sorted(set(GpuSample("any", "simulated").unexplained) - set(_ABSENT)))
