@@ -71,7 +71,7 @@ _Stay = tuple[float, "Sequence[GpuRecord]", float]
 def _shared_j(
     effects: Sequence[Effect], gpus: tuple[GpuRecord, ...], utils: list[float], power: PowerTable
 ) -> float:
-    """Give the extra energy of sharing, by the upper bounds."""
+    """Give the extra energy of sharing, by the upper bounds; a gang may wake a node for it."""
     newcomer = effects[0]
     joined_s = newcomer.estimate.upper_ratio * newcomer.remaining_s
     apart: list[_Stay] = []
@@ -93,6 +93,8 @@ def _shared_j(
         others = node.resident_count - booked
         total += _integral_j(node, together, others, residents, power)
         total -= _integral_j(node, apart, others, residents, power)
+        if node.state is NodeState.ASLEEP:
+            total += power.wake_j(node)
     return total
 
 

@@ -212,6 +212,18 @@ class TestR7ItMustPay:
         with_waking = story.placed("b").alternative_energy_j
         assert with_waking == pytest.approx(without + 12345.0)
 
+    def test_a_wake_up_counts_for_sharing_by_a_gang_that_wakes_a_node(self) -> None:
+        def extra_j(waking_j: float) -> float | None:
+            known = (seen("a", "gang", ratio=1.0), seen("gang", "a", ratio=1.0))
+            power = PlainPower(waking_j=waking_j)
+            story = Script(a_node("n1", 1), power=power, history=known).run(a_job("a"))
+            story.join(a_node("n2", 1, can_sleep=True), NodeState.ASLEEP)
+            placed = story.submit(a_job("gang", 2)).placed("gang")
+            assert placed.shared
+            return placed.extra_energy_j
+
+        assert extra_j(12345.0) == pytest.approx((extra_j(0.0) or 0.0) + 12345.0)
+
     def test_no_sharing_that_costs_more(self) -> None:
         dear = PlainPower(idle_w=0.0, busy_w=0.0, gpu_idle_w=0.0, gpu_busy_w=1000.0, asleep_w=0.0)
         story = Script(a_node("n1", 1), a_node("n2", 1), power=dear)
