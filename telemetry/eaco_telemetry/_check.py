@@ -18,6 +18,9 @@ ABSOLUTE_ZERO_C: Final = -273.15
 MOST: Final = (1 << 63) - 1
 """The highest whole number: what a column of a recording and other languages can hold."""
 
+MIN_PERIOD_S: Final = 0.001
+MAX_PERIOD_S: Final = 86_400.0
+
 _NUMBERS: Final = frozenset({int, float})
 
 
@@ -37,10 +40,13 @@ def measure(instance: object, attribute: Attribute[Any], value: object) -> None:
         )
 
 
-def positive(instance: object, attribute: Attribute[Any], value: object) -> None:
-    """Accept a finite number above 0."""
-    if type(value) not in _NUMBERS or not 0 < cast("float", value) <= MOST:
-        raise InputError(f"{_where(instance, attribute)} must be above 0, not {value!r}")
+def period(instance: object, attribute: Attribute[Any], value: object) -> None:
+    """Accept seconds from `MIN_PERIOD_S` to `MAX_PERIOD_S`."""
+    if type(value) not in _NUMBERS or not (MIN_PERIOD_S <= cast("float", value) <= MAX_PERIOD_S):
+        raise InputError(
+            f"{_where(instance, attribute)} must be from {MIN_PERIOD_S} s to {MAX_PERIOD_S:.0f} s,"
+            f" not {value!r}"
+        )
 
 
 def whole(instance: object, attribute: Attribute[Any], value: object) -> None:

@@ -87,7 +87,7 @@ class NodeMeta:
 
     node_id: str = field(validator=_check.name)
     session_id: str = field(validator=_check.name)
-    period_s: float = field(validator=_check.positive)
+    period_s: float = field(validator=_check.period)
     wall_ns: int = field(validator=_check.count)
     agent: str = field(validator=_check.name)
     gpus: tuple[DeviceMeta, ...] = ()
