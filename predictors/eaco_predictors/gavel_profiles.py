@@ -56,6 +56,8 @@ def read_gavel_throughputs(path: AnyPath, gpu_type: str) -> ProfileTable:
 def gavel_table(value: object, *, name: str, gpu_type: str) -> ProfileTable:
     """Build the table from the file's JSON value."""
     types = _object(value, name)
+    if not types:
+        raise InputError("the file holds no GPU type; give a file with profiles", where=name)
     if gpu_type not in types:
         raise InputError(
             f"unknown GPU type {shown(gpu_type)}; known: {listed(types, wanted=gpu_type)}",

@@ -148,7 +148,7 @@ def _shared_ratio(row: Row, workload: str) -> tuple[SharedKey, float]:
 
 def _choose_type(known: set[str], wanted: str | None, path: AnyPath) -> str:
     if not known:
-        raise InputError("the file has no solo row", where=str(path))
+        raise InputError("the file holds no GPU type, for it has no solo row", where=str(path))
     if wanted is None and len(known) == 1:
         return next(iter(known))
     if wanted is None:

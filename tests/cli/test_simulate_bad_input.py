@@ -44,6 +44,7 @@ HEAD = "job_id,submit_s,gpus,epochs,workload\n"
         (["--interference", "0.9"], "'0.9' is no number of at least 1"),
         (["--noise", "-1"], "is no number of at least 0"),
         (["--node-mtbf-s", "0"], "'0' is no number above 0"),
+        (["--gpu-mtbf-s", "0"], "'0' is no number above 0"),
         (["--load", "0"], "'0' is no number above 0"),
         (["--epochs", "9..1"], "must go up"),
         (["--epochs", "many"], "like 10..90"),
@@ -139,7 +140,7 @@ def test_what_can_be_mended_is_mended_with_a_note(
     text = "submit_s,gpus,epochs,workload\n\n900,8,3,vgg16\n0,8,3,vgg16\n"
     (tmp_path / "t.csv").write_text(text, encoding="utf-8")
     assert _app.run(["simulate", "--trace", "t.csv", "--policy", "eaco"]) == 0
-    assert "- arrivals are out of order in 1 places" in capsys.readouterr().out
+    assert "- arrivals are out of order in 1 place of" in capsys.readouterr().out
 
 
 def _refused(

@@ -299,3 +299,24 @@ def test_without_arguments_it_saves_energy_within_a_minute() -> None:
     assert eaco["shared_placements"] >= 0.6 * eaco["placements"]
     assert eaco["deadline_misses"] <= fifo["deadline_misses"]
     assert eaco["finished"] == fifo["finished"] == 400
+
+
+def test_gpus_fail_and_come_back_when_asked_for(tmp_path: Path) -> None:
+    events = tmp_path / "run.jsonl"
+    arguments = ["--jobs", "10", "--nodes", "2", "--policy", "eaco", "--gpu-mtbf", "2e6"]
+    done = _eaco("simulate", *arguments, "--json", "--events", str(events))
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
+    assert document["config"]["options"]["gpu_mtbf_s"] == 2e6
+    assert any("a GPU fails every 2e+06 s" in note for note in document["config"]["notes"])
+    lost = [line for line in read_history(events) if "GpuLost" in str(line)]
+    assert lost
+    assert _app.run(["check", str(events)]) == 0
+
+
+def test_one_of_a_thing_is_not_told_as_many(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _app.run(["simulate", "--jobs", "1", "--nodes", "1", "--policy", "eaco"]) == 0
+    out = capsys.readouterr().out
+    assert "1 job, 10-90 epochs" in out
+    assert "1 jobs" not in out
+    assert "1 nodes" not in out

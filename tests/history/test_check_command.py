@@ -92,6 +92,7 @@ def test_what_is_no_history_exits_2(
         (broken, "run.jsonl, line 2: this line of the history is wrong: seq must be"),
         (str(tmp_path / "none"), "there is no such file"),
         (str(tmp_path), "a folder"),
+        ("", "the name of a file is empty"),
         (str(tmp_path / "binary"), "not UTF-8"),
     ):
         assert run([name, file, *more]) == 2

@@ -350,3 +350,11 @@ def test_own_format_reads_back_what_it_wrote(
     assert again.profiles == table.profiles
     assert again.measured == table.measured
     assert again.iteration_rates_hz == table.iteration_rates_hz
+
+
+def test_an_empty_document_holds_no_gpu_type(tmp_path: Path) -> None:
+    for text in ("{}\n", '{"schema": "eaco.profiles/1"}\n'):
+        path = tmp_path / "profiles.json"
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(InputError, match="the file holds no GPU type"):
+            read_any_profiles(path)

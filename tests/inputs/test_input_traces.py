@@ -98,14 +98,14 @@ def test_gavel_old_layout(tmp_path: Path) -> None:
     (job,) = trace.jobs
     assert (job.gpus, job.submit_s, job.workload) == (4, 3.0, "A x4")
     assert not trace.has_deadlines
-    assert any("1 jobs without GPUs" in note for note in trace.notes)
+    assert any("1 job without GPUs was left out" in note for note in trace.notes)
 
 
 def test_gavel_priority_weight_is_ignored_with_a_note(tmp_path: Path) -> None:
     plain, weighted = read(tmp_path, gavel(), RATES), read(tmp_path, gavel(weight=5), RATES)
     assert plain.jobs == weighted.jobs
     assert not any("priority" in note for note in plain.notes)
-    assert any("priority weights of 1 jobs" in note for note in weighted.notes)
+    assert any("weight that is not 1 is ignored: of 1 job" in note for note in weighted.notes)
 
 
 @pytest.mark.parametrize(

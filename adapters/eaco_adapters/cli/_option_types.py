@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -52,6 +53,11 @@ def file_name(value: object) -> str:
     if not str(value):
         raise click.BadParameter("the name of a file is empty")
     return str(value)
+
+
+def file_path(value: object) -> Path:
+    """Read the path of a file, as `file_name` does."""
+    return Path(file_name(value))
 
 
 def count_range(value: object) -> tuple[int, int]:

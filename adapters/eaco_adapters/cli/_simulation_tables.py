@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from eaco_adapters.cli import _output
-from eaco_adapters.experiment.notes import counted
+from eaco_adapters.words import counted
 
 if TYPE_CHECKING:
     from eaco_adapters.experiment import ExperimentResult

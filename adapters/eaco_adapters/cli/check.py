@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from eaco_adapters.cli._option_types import file_path
 from eaco_adapters.cli._output import print_json, progress
+from eaco_adapters.words import counted
 from eaco_core.errors import InputError
 from eaco_core.history import Header, read_history, read_lines
 from eaco_core.invariants import TITLES, HistoryChecker, compare_histories
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from eaco_core.invariants import Report, Violation
 
@@ -26,11 +28,12 @@ _SHOWN = 5
     "check",
     epilog="Example: eaco simulate --policy eaco --events run.jsonl && eaco check run.jsonl",
 )
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=file_path, metavar="FILE")
 @click.option(
     "--same-as",
     "other",
-    type=click.Path(path_type=Path),
+    type=file_path,
+    metavar="FILE",
     help="A second history of the same input; both must hold the same steps (I23).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
@@ -126,7 +129,7 @@ def _with_differences(
 def _print(file: Path, report: Report, differences: list[Violation] | None) -> None:
     failed, passed, not_checked = _with_differences(report, differences)
     policy = f"policy {report.policy}" if report.policy else "policy not named"
-    steps, jobs = _count(report.steps, "step"), _count(report.jobs, "job")
+    steps, jobs = counted(report.steps, "step"), counted(report.jobs, "job")
     click.echo(f"{file}: {policy}, {steps}, {jobs}.")
     for invariant, violations in failed.items():
         count = report.counts.get(invariant, len(violations))
@@ -142,7 +145,3 @@ def _print(file: Path, report: Report, differences: list[Violation] | None) -> N
         click.echo(f"Not checked: {invariant} ({TITLES[invariant]}): {why}.")
     for note in report.notes:
         click.echo(f"Note: {note}.")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from eaco_adapters.cli._option_types import file_path
 from eaco_adapters.cli._output import print_json
 from eaco_core.explain import explain_job, is_cut_off, span
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SCHEMA = "eaco.explain/1"
 
@@ -16,7 +20,7 @@ SCHEMA = "eaco.explain/1"
     "explain",
     epilog="Example: eaco explain run.jsonl job-001",
 )
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=file_path, metavar="FILE")
 @click.argument("job")
 @click.option("--json", "as_json", is_flag=True, help="Print the story as JSON.")
 def command(file: Path, job: str, *, as_json: bool) -> None:

@@ -150,8 +150,10 @@ _cluster_options = _grouped(
                  show_default=True, help="Time to write a checkpoint and leave."),
     click.option("--node-mtbf-s", "--node-mtbf", type=_LIFETIME,
                  help="Mean time between failures of a node.  [default: never]"),
+    click.option("--gpu-mtbf-s", "--gpu-mtbf", type=_LIFETIME,
+                 help="Mean time between failures of a GPU.  [default: never]"),
     click.option("--repair-s", type=_LIFETIME, default=_DEFAULT.repair_s, show_default=True,
-                 help="Time until a lost node is back."),
+                 help="Time until a lost node, or one with a broken GPU, is back."),
 )  # fmt: skip
 
 _power_options = _grouped(
@@ -300,6 +302,7 @@ def _config(options: Mapping[str, Any]) -> ExperimentConfig:
         checkpoint_s=options["checkpoint_s"],
         noise_sigma=options["noise"],
         node_mtbf_s=options["node_mtbf_s"],
+        gpu_mtbf_s=options["gpu_mtbf_s"],
         repair_s=options["repair_s"],
     )
 

@@ -93,6 +93,7 @@ class ExperimentConfig:
     checkpoint_s: float = field(default=10.0, validator=check.not_negative)
     noise_sigma: float = field(default=0.0, validator=check.not_negative)
     node_mtbf_s: float | None = field(default=None, validator=optional(check.positive))
+    gpu_mtbf_s: float | None = field(default=None, validator=optional(check.positive))
     repair_s: float = field(default=3600.0, validator=check.positive)
 
     def __attrs_post_init__(self) -> None:

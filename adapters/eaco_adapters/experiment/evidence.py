@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from eaco_adapters.experiment.notes import counted
+from eaco_adapters.words import counted
 from eaco_core.effects import Observation, RecordObservation
 from eaco_core.history import SCHEMA, Header, Step, read_history
 from eaco_predictors.profiles import paper_profiles, read_any_profiles

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from eaco_adapters.words import counted
 from eaco_core.rules import GIB
 
 if TYPE_CHECKING:
     from eaco_adapters.experiment.config import ExperimentConfig
     from eaco_adapters.traces import Trace
     from eaco_telemetry.power import DefaultNodePower
-
-
-def counted(number: int, thing: str) -> str:
-    """Write a number of things: "1 job", "12,000 jobs"."""
-    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
 def cluster_notes(config: ExperimentConfig) -> tuple[str, ...]:
@@ -52,6 +48,11 @@ def world_notes(config: ExperimentConfig) -> tuple[str, ...]:
         notes.append(
             f"a node that is awake fails every {config.node_mtbf_s:g} s on average, by the seed,"
             f" and is back after {config.repair_s:g} s"
+        )
+    if config.gpu_mtbf_s is not None:
+        notes.append(
+            f"a GPU fails every {config.gpu_mtbf_s:g} s on average, by the seed; its node is taken"
+            f" out for {config.repair_s:g} s once it is empty, and comes back whole"
         )
     return tuple(notes)
 

@@ -81,6 +81,7 @@ class Experiment:
             checkpoint_s=config.checkpoint_s,
             noise_sigma=config.noise_sigma,
             node_mtbf_s=config.node_mtbf_s,
+            gpu_mtbf_s=config.gpu_mtbf_s,
             repair_s=config.repair_s,
             policy=policy,
             in_sample=self.in_sample,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from attrs import evolve
 
 from eaco_adapters.traces.trace import Trace, assemble, split_into_epochs
+from eaco_adapters.words import counted
 from eaco_core.errors import InputError
 from eaco_core.jobs import JobSpec
 from eaco_predictors.profiles import ProfileTable, gavel_workload
@@ -82,9 +83,10 @@ def read_gavel_trace(path: AnyPath, *, table: ProfileTable) -> Trace:
             entries.append((line, _job(row, table)))
     notes: list[str] = ["an epoch is 1/90 to 1 of a job, about 1,404 s: the trace has iterations"]
     if no_gpus:
-        notes.append(f"{no_gpus} jobs without GPUs were left out, as Gavel does")
+        were = "was" if no_gpus == 1 else "were"
+        notes.append(f"{counted(no_gpus, 'job')} without GPUs {were} left out, as Gavel does")
     if weighted:
-        notes.append(f"the priority weights of {weighted} jobs (not 1) are ignored")
+        notes.append(f"a priority weight that is not 1 is ignored: of {counted(weighted, 'job')}")
     return assemble(str(path), entries, notes=notes, has_deadlines=columns is COLUMNS)
 
 

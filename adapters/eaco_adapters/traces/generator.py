@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from attrs import field, frozen
 
 from eaco_adapters.traces.trace import Trace
+from eaco_adapters.words import counted
 from eaco_core import _validate as check
 from eaco_core.errors import InputError
 from eaco_core.jobs import JobSpec
@@ -80,9 +81,11 @@ def generate_trace(
             )
         )
     note = (
-        f"generated workload, seed {seed}: {plan.jobs} jobs, {plan.epochs_min}-{plan.epochs_max}"
+        f"generated workload, seed {seed}: {counted(plan.jobs, 'job')},"
+        f" {plan.epochs_min}-{plan.epochs_max}"
         f" epochs (uniform), Poisson arrivals at {plan.load_ratio:g} of the exclusive capacity of"
-        f" {plan.nodes} nodes x {plan.gpus_per_node} GPUs, workloads uniform over the profiles"
+        f" {counted(plan.nodes, 'node')} x {counted(plan.gpus_per_node, 'GPU')},"
+        " workloads uniform over the profiles"
     )
     return Trace(jobs=tuple(jobs), notes=(note,), name=f"generated, seed {seed}")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
+from eaco_adapters.words import counted
 from eaco_core.errors import InputError
 from eaco_predictors.profiles import NOMINAL_EPOCH_S
 
@@ -85,7 +86,8 @@ def assemble(
     said = list(notes)
     if moved:
         said.append(
-            f"arrivals are out of order in {moved} places of the file; jobs were sorted by arrival"
+            f"arrivals are out of order in {counted(moved, 'place')} of the file; jobs were sorted"
+            " by arrival"
         )
     return Trace(
         jobs=tuple(job for _, job in ordered),
@@ -105,7 +107,8 @@ def require_gpus(trace: Trace, *, nodes: int, gpus_per_node: int) -> None:
     for index, job in enumerate(trace.jobs):
         if job.gpus > total:
             raise InputError(
-                f"job {job.job_id!r} asks for {job.gpus} GPUs, but the cluster has {total}"
-                f" ({nodes} nodes of {gpus_per_node})",
+                f"job {job.job_id!r} asks for {counted(job.gpus, 'GPU')}, but the cluster has"
+                f" {total}"
+                f" ({counted(nodes, 'node')} of {gpus_per_node})",
                 where=trace.where(index) or None,
             )
