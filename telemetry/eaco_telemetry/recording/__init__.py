@@ -1,0 +1,22 @@
+"""Recordings of samples in Parquet files: writing, reading, replaying.
+
+Needs polars: ``pip install 'eaco[record]'``. See docs/recording.md for the columns.
+"""
+
+from __future__ import annotations
+
+from eaco_telemetry.recording.columns import COLUMNS, RECORDING_SCHEMA
+from eaco_telemetry.recording.reading import read_frame, scan_recording
+from eaco_telemetry.recording.recorder import Recorder
+from eaco_telemetry.recording.samples import Recorded, read_recorded, read_samples
+
+__all__ = [
+    "COLUMNS",
+    "RECORDING_SCHEMA",
+    "Recorded",
+    "Recorder",
+    "read_frame",
+    "read_recorded",
+    "read_samples",
+    "scan_recording",
+]
