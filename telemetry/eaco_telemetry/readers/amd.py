@@ -85,11 +85,6 @@ class AmdReader(CardReader):
         self._clients = Clients()
         self._kfd: dict[str, dict[int, int]] = {}
 
-    def open(self) -> None:
-        """Find the cards; joules count from here. Raise `EnvironmentFault` if there is none."""
-        self._memories = {}
-        super().open()
-
     @property
     def name(self) -> str:
         """The name of this reader."""
@@ -109,6 +104,9 @@ class AmdReader(CardReader):
         if not _UNIQUE_ID.fullmatch(unique) or not int(unique, 16):
             return None
         return f"GPU-{unique:0>16}"
+
+    def _forget(self) -> None:
+        self._memories = {}
 
     def _begin(self, now: Moment) -> None:
         self._clients = self._scan.scan(now.monotonic_s)

@@ -7,11 +7,12 @@ it keeps counters, so that `energy_j` counts from `open`, whatever the device do
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, runtime_checkable
 
-from attrs import define, evolve, field, fields, frozen
+from attrs import Factory, define, evolve, field, fields, frozen
 
 from eaco_telemetry.samples import (
+    DeviceState,
     GpuSample,
     HostSample,
     Moment,
@@ -19,7 +20,7 @@ from eaco_telemetry.samples import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 MAX_DEVICE_W: Final = 20_000.0
 """More than any device with one energy counter can draw; a faster rise is a jump."""
@@ -29,6 +30,9 @@ MIN_ENERGY_WINDOW_S: Final = 0.1
 
 UNSUPPORTED: Final = "not supported by this device or driver"
 """The usual reason in `missing`."""
+
+NOT_READ_HERE: Final = "not read by this reader"
+"""The reason for what belongs to another reader; a better one takes its place."""
 
 
 @frozen
@@ -52,7 +56,8 @@ class Reading:
 
     `problem`: None, or one sentence saying why the reader could not do its work and what to
     do about it. The caller goes on reading at its pace: a reader comes back by itself.
-    `simulated`: the numbers are made up.
+    `simulated`: the numbers are made up. `aliases`: other names of GPUs to their ids, for
+    readers that name the same device differently.
     """
 
     gpus: tuple[GpuSample, ...] = ()
@@ -60,6 +65,7 @@ class Reading:
     events: tuple[DeviceEvent, ...] = ()
     problem: str | None = None
     simulated: bool = False
+    aliases: Mapping[str, str] = Factory(dict[str, str])
 
 
 def node_sample(
@@ -67,16 +73,23 @@ def node_sample(
 ) -> NodeSample:
     """Put what the readers of one node saw (name of the reader to reading) into one sample.
 
-    A GPU that several readers see is taken from the first of them; of the host, each value
-    from the first that has it. One simulated part makes the sample a simulated one.
+    A GPU that several readers see is taken from the first of them; later ones add what it
+    lacks (`joined_gpu`). The same GPU is one with the same id, with an id that `aliases`
+    leads to, or at the same PCI address. One simulated part makes the sample simulated.
     """
     gpus: dict[str, GpuSample] = {}
+    places: dict[str, str] = {}
     host: HostSample | None = None
+    aliases = {old: new for reading in readings.values() for old, new in reading.aliases.items()}
     for reading in readings.values():
         for gpu in reading.gpus:
-            gpus.setdefault(gpu.gpu_id, gpu)
+            key = aliases.get(gpu.gpu_id, gpu.gpu_id)
+            whole_card = gpu.pci_bdf is not None and gpu.parent_id is None
+            if whole_card and key not in gpus:
+                key = places.setdefault(gpu.pci_bdf or "", key)
+            gpus[key] = joined_gpu(gpus[key], gpu) if key in gpus else gpu
         if reading.host is not None:
-            host = reading.host if host is None else _both(host, reading.host)
+            host = reading.host if host is None else joined_host(host, reading.host)
     return NodeSample(
         node_id=node_id,
         session_id=session_id,
@@ -90,20 +103,90 @@ def node_sample(
     )
 
 
-def _both(first: HostSample, second: HostSample) -> HostSample:
-    measured = [one.name for one in fields(HostSample) if one.metadata.get("measured")]
-    added = {
-        name: getattr(second, name)
-        for name in measured
-        if getattr(first, name) is None and getattr(second, name) is not None
-    }
+_GPU_VALUES: Final = tuple(one.name for one in fields(GpuSample) if one.metadata.get("measured"))
+_HOST_VALUES: Final = tuple(one.name for one in fields(HostSample) if one.metadata.get("measured"))
+# What says of which kind a value is goes with that value.
+_KIND_OF: Final = {
+    "power_w": "power_kind",
+    "energy_j": "energy_kind",
+    "mem_total_bytes": "mem_kind",
+}
+# A flag that begins so is a doubt about such values; all others are about the device.
+_DOUBTS: Final = ("energy", "power", "mem", "processes")
+
+
+def joined_gpu(first: GpuSample, second: GpuSample) -> GpuSample:
+    """Add to a GPU what another reader gives and the first one lacks.
+
+    Joules of two readers count from two beginnings, so those of the second are taken only
+    if the first never gives any. A GPU that is asleep or lost gets no values from elsewhere.
+    """
+    if first.state is not DeviceState.ACTIVE:
+        return first
+    added = _added(first, second, _GPU_VALUES)
+    for name, kind in _KIND_OF.items():
+        if name in added:
+            added[kind] = getattr(second, kind)
+    subjects = {name.split("_", 1)[0] for name in added}
+    unused = tuple(word for word in _DOUBTS if word not in subjects)
+    flags = [flag for flag in second.flags if not flag.startswith(unused)]
     return evolve(
         first,
-        missing={name: why for name, why in first.missing.items() if name not in added},
+        name=first.name or second.name,
+        pci_bdf=first.pci_bdf or second.pci_bdf,
+        missing=_still_missing(first, second, added),
+        capabilities=tuple(sorted({*first.capabilities, *second.capabilities})),
+        flags=tuple(sorted({*first.flags, *flags})),
+        rejected=first.rejected + second.rejected,
+        **added,
+    )
+
+
+def joined_host(first: HostSample, second: HostSample) -> HostSample:
+    """Add to the host what another reader gives and the first one lacks, as `joined_gpu`."""
+    added = _added(first, second, _HOST_VALUES)
+    return evolve(
+        first,
+        missing=_still_missing(first, second, added),
         capabilities=tuple(sorted({*first.capabilities, *second.capabilities})),
         flags=tuple(sorted({*first.flags, *second.flags})),
         **added,
     )
+
+
+T = TypeVar("T", GpuSample, HostSample)
+
+
+def _added(first: T, second: T, names: Iterable[str]) -> dict[str, Any]:
+    return {
+        name: getattr(second, name)
+        for name in names
+        if getattr(first, name) is None
+        and getattr(second, name) is not None
+        and not (name.endswith("_j") and name in first.capabilities)
+    }
+
+
+def _still_missing(first: T, second: T, added: Collection[str]) -> dict[str, str]:
+    """Of two reasons, the one of a reader that could have given the value."""
+    reasons = {**second.missing, **first.missing}
+    for name, reason in first.missing.items():
+        if reason == NOT_READ_HERE:
+            reasons[name] = second.missing.get(name, reason)
+    known = {name for name in reasons if name in added or getattr(first, name, None) is not None}
+    return {name: reason for name, reason in reasons.items() if name not in known}
+
+
+def without_values(gpu: GpuSample, reason: str) -> GpuSample:
+    """Give the same GPU with nothing measured, and why it was not."""
+    nothing: dict[str, Any] = dict.fromkeys(_GPU_VALUES)
+    return evolve(gpu, missing=dict.fromkeys(_GPU_VALUES, reason), flags=(), **nothing)
+
+
+def host_without_values(host: HostSample, reason: str) -> HostSample:
+    """Give the host with nothing measured, and why it was not."""
+    nothing: dict[str, Any] = dict.fromkeys(_HOST_VALUES)
+    return evolve(host, missing=dict.fromkeys(_HOST_VALUES, reason), flags=(), **nothing)
 
 
 @runtime_checkable
@@ -125,7 +208,10 @@ class Reader(Protocol):
         ...
 
     def open(self) -> None:
-        """Find the devices. Raise `EnvironmentFault` if this reader has nothing to read here."""
+        """Find the devices; joules count from here. On an open reader this does nothing.
+
+        Raise `EnvironmentFault` if this reader has nothing to read here.
+        """
         ...
 
     def read(self, now: Moment) -> Reading:

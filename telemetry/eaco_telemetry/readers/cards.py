@@ -147,6 +147,10 @@ class CardReader(abc.ABC):
         return None
 
     @abc.abstractmethod
+    def _forget(self) -> None:
+        """Drop what is kept of cards between two reads: a new session begins."""
+
+    @abc.abstractmethod
     def _begin(self, now: Moment) -> None:
         """Do what is done once per tick for all cards."""
 
@@ -168,8 +172,10 @@ class CardReader(abc.ABC):
         return {card.gpu_id: tuple(sorted(card.able)) for card in self._cards.values()}
 
     def open(self) -> None:
-        """Find the cards. Raise `EnvironmentFault` if there is none."""
-        self._cards = {}
+        """Find the cards; joules count from here. Raise `EnvironmentFault` if there is none."""
+        if self._cards:
+            return
+        self._forget()
         self._look_for_cards()
         if not self._cards:
             raise EnvironmentFault(f"this node has no GPU for the reader {self.name}")

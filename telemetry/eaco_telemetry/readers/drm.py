@@ -61,11 +61,6 @@ class DrmReader(CardReader):
         self._scan = ClientScan(root)
         self._clients = Clients()
 
-    def open(self) -> None:
-        """Find the cards; joules count from here. Raise `EnvironmentFault` if there is none."""
-        self._uses, self._integrals = {}, {}
-        super().open()
-
     @property
     def name(self) -> str:
         """The name of this reader."""
@@ -84,6 +79,9 @@ class DrmReader(CardReader):
         # Without a render node a card has no engine that programs can use.
         nodes = names_in(folder / "device" / "drm")
         return any(name.startswith("renderD") for name in nodes)
+
+    def _forget(self) -> None:
+        self._uses, self._integrals = {}, {}
 
     def _begin(self, now: Moment) -> None:
         self._clients = self._scan.scan(now.monotonic_s)

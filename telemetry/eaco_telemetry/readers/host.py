@@ -98,6 +98,7 @@ class HostReader:
         self._cpu = _CpuTimes()
         self._node = PowerIntegral()
         self._able: frozenset[str] = frozenset()
+        self._is_open = False
 
     @property
     def name(self) -> str:
@@ -114,6 +115,8 @@ class HostReader:
 
         Raise `EnvironmentFault` where there is no /proc.
         """
+        if self._is_open:
+            return
         self._zones, self._cpu, self._node = {}, _CpuTimes(), PowerIntegral()
         stat = read_text(self._root / "proc" / "stat")
         if stat.value is None:
@@ -121,9 +124,11 @@ class HostReader:
         found = Found()
         self._take_all(found, None)
         self._able |= found.able
+        self._is_open = True
 
     def close(self) -> None:
         """No file stays open between two reads."""
+        self._is_open = False
 
     def read(self, now: Moment) -> Reading:
         """Read everything once."""

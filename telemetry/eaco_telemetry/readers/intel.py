@@ -86,11 +86,6 @@ class IntelReader(CardReader):
         self._scan = ClientScan(root)
         self._clients = Clients()
 
-    def open(self) -> None:
-        """Find the cards; joules count from here. Raise `EnvironmentFault` if there is none."""
-        self._memories = {}
-        super().open()
-
     @property
     def name(self) -> str:
         """The name of this reader."""
@@ -103,6 +98,9 @@ class IntelReader(CardReader):
     def _is_ours(self, folder: Path, driver: str) -> bool:
         del folder
         return driver in _DRIVERS
+
+    def _forget(self) -> None:
+        self._memories = {}
 
     def _begin(self, now: Moment) -> None:
         self._clients = self._scan.scan(now.monotonic_s)

@@ -98,6 +98,7 @@ class JetsonReader:
         self._state: DeviceState | None = None
         self._able: frozenset[str] = frozenset()
         self._rejected = 0
+        self._is_open = False
 
     @property
     def name(self) -> str:
@@ -114,6 +115,8 @@ class JetsonReader:
 
         Raise `EnvironmentFault` if it is no Jetson.
         """
+        if self._is_open:
+            return
         if not is_jetson(self._root):
             raise EnvironmentFault("this node is no Jetson")
         self._integral, self._state = PowerIntegral(), None
@@ -121,9 +124,11 @@ class JetsonReader:
         found = Found()
         self._take_all(found, None)
         self._able |= found.able
+        self._is_open = True
 
     def close(self) -> None:
         """No file stays open between two reads."""
+        self._is_open = False
 
     def read(self, now: Moment) -> Reading:
         """Read the GPU once."""

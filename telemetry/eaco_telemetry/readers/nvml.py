@@ -21,7 +21,7 @@ from eaco_telemetry.readers._nvml_binding import Nvml
 from eaco_telemetry.readers._nvml_device import NvmlDevice, empty_sample
 from eaco_telemetry.readers._nvml_driver import NvmlDriver
 from eaco_telemetry.readers._nvml_system import LinuxView, PciGpu
-from eaco_telemetry.readers._nvml_worker import DriverSilent, Worker
+from eaco_telemetry.readers._worker import Silent, Worker
 from eaco_telemetry.readers.base import DeviceEvent, Reading
 from eaco_telemetry.samples import DeviceState, GpuSample, Moment
 
@@ -96,6 +96,8 @@ class NvmlReader:
         """
         if self._system.is_jetson_without_nvml():
             raise EnvironmentFault("this is a Jetson: its sensors are not read through NVML")
+        if self._driver is not None:
+            return
         driver = NvmlDriver(self._node_id, self._system, Nvml())
         self._driver = driver
         gpus = self._system.pci_gpus()
@@ -104,9 +106,13 @@ class NvmlReader:
         now_s = Moment.now().monotonic_s
         try:
             self._hands().call(lambda: driver.open(now_s), self._options.open_timeout_s)
-        except DriverSilent:
+        except Silent:
             return
+        except EnvironmentFault:
+            self.close()
+            raise
         if driver.is_open and not driver.devices:
+            self.close()
             raise EnvironmentFault("the NVIDIA driver lists no GPU")
 
     def read(self, now: Moment) -> Reading:
@@ -117,7 +123,7 @@ class NvmlReader:
             return plan
         try:
             future = self._hands().submit(plan)
-        except DriverSilent as silent:
+        except Silent as silent:
             return self._silent(str(silent))
         try:
             return self._with_late_events(future.result(self._options.read_timeout_s))
@@ -131,7 +137,7 @@ class NvmlReader:
             return plan
         try:
             future = self._hands().submit(plan)
-        except DriverSilent as silent:
+        except Silent as silent:
             return self._silent(str(silent))
         waiting = asyncio.shield(asyncio.wrap_future(future))
         try:
@@ -143,11 +149,11 @@ class NvmlReader:
     def close(self) -> None:
         """Let the thread go. The driver stays open in this process; others may use it."""
         worker, driver = self._worker, self._driver
-        self._worker = None
+        self._worker = self._driver = None
         if worker is None:
             return
         if driver is not None and self._pid == os.getpid():
-            with contextlib.suppress(DriverSilent):  # it is given up either way
+            with contextlib.suppress(Silent):  # it is given up either way
                 worker.call(driver.close, self._options.read_timeout_s)
         worker.stop()
 

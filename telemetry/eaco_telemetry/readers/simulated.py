@@ -122,7 +122,9 @@ class SimulatedReader:
         return {gpu.gpu_id: _CAPABILITIES for gpu in self._gpus}
 
     def open(self) -> None:
-        """Begin the load anew."""
+        """Begin the load anew, unless it runs already."""
+        if self._gpus:
+            return
         self._start_ns, self._elapsed_s = None, 0.0
         self._gpus = tuple(
             _Gpu(

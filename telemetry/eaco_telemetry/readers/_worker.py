@@ -1,4 +1,4 @@
-"""One thread for all calls into the driver, because the driver may stand still.
+"""One thread for calls that may stand still: into a driver, into files of a dying device.
 
 A call that hangs can not be ended; it can only be left alone. The thread is a daemon, so
 that a driver that never answers does not keep the process alive.
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class DriverSilent(EnvironmentFault):
-    """The driver did not answer in time, or still works on the call before."""
+class Silent(EnvironmentFault):
+    """There was no answer in time, or the call before has not ended."""
 
 
 class Worker:
@@ -38,9 +38,9 @@ class Worker:
         return self._running is not None and not self._running.done()
 
     def submit(self, function: Callable[[], T]) -> Future[T]:
-        """Start a call; raise `DriverSilent` if the one before has not ended."""
+        """Start a call; raise `Silent` if the one before has not ended."""
         if self.busy:
-            raise DriverSilent("the driver still has not answered the call before")
+            raise Silent("the call before still has no answer")
         future: Future[T] = Future()
 
         def job() -> None:
@@ -54,14 +54,14 @@ class Worker:
         return future
 
     def call(self, function: Callable[[], T], timeout_s: float) -> T:
-        """Run a call and wait for it. Raise `DriverSilent` after `timeout_s`."""
+        """Run a call and wait for it. Raise `Silent` after `timeout_s`."""
         future = self.submit(function)
         try:
             return future.result(timeout_s)
         except TimeoutError:
             if future.done():
                 raise
-            raise DriverSilent(f"the driver did not answer in {timeout_s:g} s") from None
+            raise Silent(f"no answer in {timeout_s:g} s") from None
 
     def stop(self) -> None:
         """Let the thread end after what it does now. Does not wait."""
