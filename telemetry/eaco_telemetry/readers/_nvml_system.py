@@ -13,6 +13,8 @@ from attrs import frozen
 
 _NVIDIA: Final = "0x10de"
 _DISPLAY_CLASS: Final = "0x03"
+# The open driver, and those that keep a device for a virtual machine.
+_OTHER_DRIVERS: Final = frozenset({"nouveau", "vfio-pci", "pci-stub", "xen-pciback"})
 _FIRST_PID_NAMESPACE: Final = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel
 _DEFAULT_PID_MAX: Final = 4_194_304
 
@@ -33,6 +35,19 @@ def _text(path: Path) -> str | None:
         return None
 
 
+def _is_nvidia_gpu(device: Path) -> bool:
+    return _text(device / "vendor") == _NVIDIA and (_text(device / "class") or "").startswith(
+        _DISPLAY_CLASS
+    )
+
+
+def _driver(device: Path) -> str | None:
+    try:
+        return (device / "driver").readlink().name
+    except OSError:
+        return None
+
+
 @frozen
 class LinuxView:
     """What the kernel shows below `root`, which is ``/`` except in tests."""
@@ -40,7 +55,7 @@ class LinuxView:
     root: Path = Path("/")
 
     def pci_gpus(self) -> tuple[PciGpu, ...]:
-        """List the NVIDIA GPUs on the PCI bus."""
+        """List the NVIDIA GPUs on the PCI bus, except those that NVIDIA's driver cannot have."""
         try:
             devices = sorted((self.root / "sys/bus/pci/devices").iterdir())
         except OSError:
@@ -53,8 +68,19 @@ class LinuxView:
                 may_sleep=_text(device / "power/control") == "auto",
             )
             for device in devices
-            if _text(device / "vendor") == _NVIDIA
-            and (_text(device / "class") or "").startswith(_DISPLAY_CLASS)
+            if _is_nvidia_gpu(device) and _driver(device) not in _OTHER_DRIVERS
+        )
+
+    def gpus_of(self, driver: str) -> tuple[str, ...]:
+        """List the PCI addresses of NVIDIA GPUs that run on a driver."""
+        try:
+            devices = sorted((self.root / "sys/bus/pci/devices").iterdir())
+        except OSError:
+            return ()
+        return tuple(
+            device.name
+            for device in devices
+            if _is_nvidia_gpu(device) and _driver(device) == driver
         )
 
     def is_jetson_without_nvml(self) -> bool:

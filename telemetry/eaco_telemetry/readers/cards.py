@@ -171,6 +171,11 @@ class CardReader(abc.ABC):
         """For each card, the names of the values that it gives at all."""
         return {card.gpu_id: tuple(sorted(card.able)) for card in self._cards.values()}
 
+    @property
+    def pci_addresses(self) -> frozenset[str]:
+        """Where its cards are, as far as they are on PCI. Known after `open`."""
+        return frozenset(card.pci_bdf for card in self._cards.values() if card.pci_bdf)
+
     def open(self) -> None:
         """Find the cards; joules count from here. Raise `EnvironmentFault` if there is none."""
         if self._cards:

@@ -21,10 +21,20 @@ from eaco_telemetry.readers.cards import (
 )
 from eaco_telemetry.readers.fdinfo import Clients, ClientScan, ClientUse, UseMeter
 from eaco_telemetry.readers.meminfo import read_meminfo
-from eaco_telemetry.readers.sysfs import Value, absent, first_known, forbidden, known, names_in
+from eaco_telemetry.readers.sysfs import (
+    Value,
+    absent,
+    first_known,
+    forbidden,
+    known,
+    names_in,
+    pci_address,
+)
 from eaco_telemetry.samples import EnergyKind, MemoryKind, PowerKind
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from eaco_telemetry.readers.cards import Card, Found
     from eaco_telemetry.samples import Moment
 
@@ -52,10 +62,22 @@ _NEEDS_ALL = "the utilisation is the sum over all processes: "
 
 
 class DrmReader(CardReader):
-    """Reads the GPUs that no other reader of this package reads."""
+    """Reads the GPUs that no other reader of this package reads.
 
-    def __init__(self, node_id: str, *, root: Path = Path("/")) -> None:
+    `but`: PCI addresses that another reader has. `chips`: also GPUs that are no PCI cards.
+    """
+
+    def __init__(
+        self,
+        node_id: str,
+        *,
+        root: Path = Path("/"),
+        but: Collection[str] = (),
+        chips: bool = True,
+    ) -> None:
         super().__init__(node_id, root=root)
+        self._but = frozenset(but)
+        self._chips = chips
         self._uses: dict[str, UseMeter] = {}
         self._integrals: dict[str, PowerIntegral] = {}
         self._scan = ClientScan(root)
@@ -75,6 +97,9 @@ class DrmReader(CardReader):
 
     def _is_ours(self, folder: Path, driver: str) -> bool:
         if driver in OTHER_READERS or driver in _ONLY_PICTURES:
+            return False
+        bdf = pci_address(folder / "device")
+        if bdf in self._but or (bdf is None and not self._chips):
             return False
         # Without a render node a card has no engine that programs can use.
         nodes = names_in(folder / "device" / "drm")

@@ -88,11 +88,14 @@ def is_jetson(root: Path = Path("/")) -> bool:
 
 
 class JetsonReader:
-    """Reads the GPU of a Jetson. Works without root rights."""
+    """Reads the GPU of a Jetson. Works without root rights.
 
-    def __init__(self, node_id: str, *, root: Path = Path("/")) -> None:
+    `gpu_id`: the id of this GPU where another reader (NVML on a Thor) knows a better one.
+    """
+
+    def __init__(self, node_id: str, *, root: Path = Path("/"), gpu_id: str | None = None) -> None:
         self._root = root
-        self._gpu_id = f"soc:{node_id}"
+        self._gpu_id = gpu_id or f"soc:{node_id}"
         self._name: str | None = None
         self._integral = PowerIntegral()
         self._state: DeviceState | None = None

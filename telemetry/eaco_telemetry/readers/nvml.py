@@ -59,8 +59,6 @@ class NvmlReader:
     `read` blocks and refuses to run in an event loop; `read_async` is for there.
     """
 
-    name: Final = "nvml"
-
     def __init__(self, node_id: str, options: NvmlOptions | None = None) -> None:
         self._node_id = node_id
         self._options = options or NvmlOptions()
@@ -75,12 +73,24 @@ class NvmlReader:
         self._late: Future[Reading] | None = None
 
     @property
+    def name(self) -> str:
+        """The name of this reader."""
+        return "nvml"
+
+    @property
     def capabilities(self) -> Mapping[str, tuple[str, ...]]:
         """For each GPU, the values that it has given so far; it fills up with the first read."""
         if self._driver is None:
             return {}
         devices = dict(self._driver.devices)
         return {gpu_id: device.capabilities for gpu_id, device in devices.items()}
+
+    @property
+    def pci_addresses(self) -> frozenset[str]:
+        """Where its GPUs are; those that sleep too. Known after `open`."""
+        devices = {} if self._driver is None else dict(self._driver.devices)
+        seen = {device.bdf for device in devices.values() if device.bdf is not None}
+        return frozenset(seen | {gpu.bdf for gpu in self._system.pci_gpus()})
 
     @property
     def must_restart(self) -> bool:

@@ -104,8 +104,6 @@ class SimulatedReader:
     they are read. Usable in an event loop: nothing here waits.
     """
 
-    name: Final = "simulated"
-
     def __init__(self, node_id: str, *, gpus: int = 8, seed: int = 0) -> None:
         if not 1 <= gpus <= _MOST_GPUS:
             raise InputError(f"simulate 1 to {_MOST_GPUS} GPUs, not {gpus}")
@@ -115,6 +113,11 @@ class SimulatedReader:
         self._gpus: tuple[_Gpu, ...] = ()
         self._start_ns: int | None = None
         self._elapsed_s = 0.0
+
+    @property
+    def name(self) -> str:
+        """The name of this reader."""
+        return "simulated"
 
     @property
     def capabilities(self) -> Mapping[str, tuple[str, ...]]:
