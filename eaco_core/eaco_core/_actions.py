@@ -55,7 +55,6 @@ class Actions:
         payoff = action.payoff
         c.queue.remove(job, c.now_s)
         job.attempt += 1
-        job.placed_s = c.now_s
         c.records.append(
             Placed(
                 t_s=c.now_s,

@@ -191,7 +191,14 @@ class Ledger:
             yield group, [(key, hosts[key]) for key in members]
 
     def _refresh_host(self, gpu: GpuRecord) -> None:
-        old, new = gpu.host_key, self._host_key(gpu)
+        self._index_host(gpu, self._host_key(gpu))
+
+    def leave_out(self, gpu: GpuRecord) -> None:
+        """Keep a GPU out of the index of hosts until something happens to it."""
+        self._index_host(gpu, None)
+
+    def _index_host(self, gpu: GpuRecord, new: HostKey | None) -> None:
+        old = gpu.host_key
         if old == new:
             return
         gpu_type = gpu.spec.gpu_type

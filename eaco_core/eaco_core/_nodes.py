@@ -12,9 +12,12 @@ from eaco_core.errors import EventRefused
 from eaco_core.jobs import JobState
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from eaco_core._context import Context
     from eaco_core._lifecycle import Lifecycle
     from eaco_core._records import GpuRecord, JobRecord, NodeRecord
+    from eaco_core.cluster import NodeReading
 
 
 class Nodes:
@@ -134,8 +137,7 @@ class Nodes:
             gpu.readings.append(reading)
             while gpu.readings[0].received_s < horizon_s and len(gpu.readings) > 1:
                 gpu.readings.popleft()
-            utils = [r.util_ratio for r in gpu.readings if r.util_ratio is not None]
-            gpu.util_reading = sum(utils) / len(utils) if utils else None
+            gpu.util_reading = mean_util(gpu.readings)
         self._c.ledger.refresh_node(node)
         self._c.pass_due = True
         return None
@@ -199,6 +201,12 @@ class Nodes:
         if node.state is NodeState.AWAKE and node.resident_count == 0:
             self._c.ledger.set_node_state(node, NodeState.FALLING_ASLEEP)
             self._c.effects.append(fx.SleepNode(node_id, self._c.term))
+
+
+def mean_util(readings: Iterable[NodeReading]) -> float | None:
+    """Give the mean utilisation of these readings, None if none has one."""
+    utils = [r.util_ratio for r in readings if r.util_ratio is not None]
+    return sum(utils) / len(utils) if utils else None
 
 
 def _nodes_of(job: JobRecord) -> list[NodeRecord]:

@@ -11,14 +11,27 @@ import heapq
 from bisect import bisect_left, insort
 from typing import TYPE_CHECKING
 
+from eaco_core._forms import ClassForm, QueueForm
 from eaco_core._records import JobClass, JobKind
+from eaco_core.errors import InputError
 from eaco_core.jobs import JobState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from eaco_core._records import JobRecord, QueueKey
     from eaco_core.jobs import JobSpec
+
+# GPUs, number of the kind, alone, timed, GPU types, node selector, nodes of the checkpoint.
+_ClassKey = tuple[
+    int,
+    int,
+    bool,
+    bool,
+    tuple[str, ...] | None,
+    tuple[tuple[str, str], ...],
+    frozenset[str] | None,
+]
 
 
 class JobQueue:
@@ -29,7 +42,7 @@ class JobQueue:
         self._starvation_s = starvation_s
         self._kinds: dict[tuple[object, ...], JobKind] = {}
         self._by_number: list[JobKind] = []
-        self._classes: dict[tuple[object, ...], JobClass] = {}
+        self._classes: dict[_ClassKey, JobClass] = {}
         self._order: list[tuple[QueueKey, JobRecord]] = []
         self._starving_at: list[tuple[float, QueueKey, JobRecord]] = []
         self._starved: list[tuple[QueueKey, JobRecord]] = []
@@ -66,10 +79,17 @@ class JobQueue:
 
     def class_of(self, job: JobRecord) -> JobClass:
         """Give the class that a job belongs to as it is now."""
+        key = self._class_key(job)
+        cls = self._classes.get(key)
+        if cls is None:
+            cls = self._classes[key] = JobClass(job.kind, exclusive=key[2])
+        return cls
+
+    def _class_key(self, job: JobRecord) -> _ClassKey:
         exclusive = job.exclusive(self._exclusive_priority)
         spec = job.spec
         timed = all(p.epoch_s is not None for p in spec.profiles)
-        key = (
+        return (
             spec.gpus,
             job.kind.number,
             exclusive,
@@ -78,10 +98,6 @@ class JobQueue:
             spec.node_selector,
             job.pinned_nodes,
         )
-        cls = self._classes.get(key)
-        if cls is None:
-            cls = self._classes[key] = JobClass(job.kind, exclusive=exclusive)
-        return cls
 
     def add(self, job: JobRecord, now_s: float) -> None:
         """Let a job wait, from now on."""
@@ -126,6 +142,81 @@ class JobQueue:
     def next_starving_s(self) -> float | None:
         """Give when the next job will have waited too long."""
         return self._starving_at[0][0] if self._starving_at else None
+
+    def dump(self) -> QueueForm:
+        """Give what does not follow from the jobs, as plain data."""
+        return QueueForm(
+            classes=tuple(_class_form(key, cls) for key, cls in self._classes.items()),
+            starving_at=tuple((t_s, job.spec.job_id) for t_s, _, job in sorted(self._starving_at)),
+            starved=tuple(job.spec.job_id for _, job in self._starved),
+        )
+
+    def load(self, form: QueueForm, jobs: Mapping[str, JobRecord]) -> None:
+        """Take in what `dump` gave; `jobs` are all jobs, as they were. Raises InputError."""
+        for stored in form.classes:
+            key = self._key_in(stored)
+            if key in self._classes:
+                raise InputError("a class of queued jobs is there twice")
+            cls = self._classes[key] = JobClass(self._by_number[stored.kind], exclusive=key[2])
+            cls.looked_seq, cls.timely = stored.looked_seq, stored.timely
+        for job in jobs.values():
+            if job.state is JobState.QUEUED:
+                known = self._classes.get(self._class_key(job))
+                if known is None:
+                    raise InputError(
+                        f"job {job.spec.job_id} is queued in a class that is not there"
+                    )
+                job.queue_class = known
+                self._order.append((job.key, job))
+                known.members.append((job.key, job))
+        for entries in (self._order, *(cls.members for cls in self._classes.values())):
+            entries.sort(key=_key_of)
+        for stored, cls in zip(form.classes, self._classes.values(), strict=True):
+            cls.fresh = _entries(stored.fresh, jobs)
+            if any(job.queue_class is not cls for _, job in cls.fresh):
+                raise InputError("a job is new in a class of queued jobs that is not its own")
+        self._starved = _entries(form.starved, jobs)
+        if any(job.queue_class is None for _, job in self._starved):
+            raise InputError("a job has waited too long, and yet it is not queued")
+        self._starving_at = [(t_s, jobs[name].key, jobs[name]) for t_s, name in form.starving_at]
+        heapq.heapify(self._starving_at)
+
+    def _key_in(self, form: ClassForm) -> _ClassKey:
+        if form.kind >= len(self._by_number):
+            raise InputError(f"there is no kind of job with the number {form.kind}")
+        pinned = None if form.pinned_nodes is None else frozenset(form.pinned_nodes)
+        return (
+            form.gpus,
+            form.kind,
+            form.exclusive,
+            form.timed,
+            form.gpu_types,
+            form.node_selector,
+            pinned,
+        )
+
+
+def _class_form(key: _ClassKey, cls: JobClass) -> ClassForm:
+    gpus, kind, exclusive, timed, gpu_types, node_selector, pinned = key
+    return ClassForm(
+        gpus=gpus,
+        kind=kind,
+        exclusive=exclusive,
+        timed=timed,
+        looked_seq=cls.looked_seq,
+        timely=cls.timely,
+        gpu_types=gpu_types,
+        node_selector=node_selector,
+        pinned_nodes=None if pinned is None else tuple(sorted(pinned)),
+        fresh=tuple(job.spec.job_id for _, job in cls.fresh),
+    )
+
+
+def _entries(
+    names: Iterable[str], jobs: Mapping[str, JobRecord]
+) -> list[tuple[QueueKey, JobRecord]]:
+    entries = [(jobs[name].key, jobs[name]) for name in dict.fromkeys(names)]
+    return sorted(entries, key=_key_of)
 
 
 def _take_out(entries: list[tuple[QueueKey, JobRecord]], job: JobRecord) -> None:

@@ -154,8 +154,14 @@ class NodeRecord:
         """Tell whether jobs may be placed here, waking included."""
         return not self.drained and self.state in _PLACEABLE
 
+    @property
+    def promisable(self) -> bool:
+        """Tell whether jobs may be placed here, if not at once: what falls asleep can be woken."""
+        return not self.drained and self.state in _PROMISABLE
+
 
 _PLACEABLE = frozenset({NodeState.AWAKE, NodeState.ASLEEP, NodeState.WAKING})
+_PROMISABLE = _PLACEABLE | {NodeState.FALLING_ASLEEP}
 
 
 class PoolRecord:
@@ -192,7 +198,6 @@ class JobRecord:
         "key",
         "kind",
         "pinned_nodes",
-        "placed_s",
         "queue_class",
         "queued_since_s",
         "recent_epochs_s",
@@ -231,7 +236,6 @@ class JobRecord:
 
         # Whether its process is known to run: a job that was asked to stop still computes.
         self.computing = False
-        self.placed_s = 0.0
         self.started_s: float | None = None
         self.start_sent = False
         self.upper_ratio = 1.0
@@ -323,7 +327,6 @@ class Window:
     newcomer: JobRecord
     affected: list[JobRecord]
     locked: list[GpuRecord]
-    residents_signature: tuple[str, ...]
     opened: bool = False
     closed: bool = False
     restarts: int = 0

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import heapq
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 TimerKey = tuple[str, str]
 
@@ -45,3 +49,13 @@ class Timers:
         _, key = heapq.heappop(self._heap)
         del self._due[key]
         return key
+
+    def dump(self) -> tuple[tuple[str, str, float], ...]:
+        """Give what is set, in order of time: (kind, name, when)."""
+        due = sorted((t_s, key) for key, t_s in self._due.items())
+        return tuple((kind, name, t_s) for t_s, (kind, name) in due)
+
+    def load(self, due: Iterable[tuple[str, str, float]]) -> None:
+        """Set all of these."""
+        for kind, name, t_s in due:
+            self.set((kind, name), t_s)

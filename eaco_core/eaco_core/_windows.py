@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
+from eaco_core._forms import WindowForm
 from eaco_core._records import Window
 from eaco_core.admission import highest_bound, predict_jct, signature
 from eaco_core.decisions import Evidence as EvidenceRecord
 from eaco_core.decisions import Verdict, WindowRestarted
+from eaco_core.errors import InputError
 from eaco_core.jobs import JobState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from eaco_core._context import Context
+    from eaco_core._forms import GpuRef
     from eaco_core._records import GpuRecord, JobRecord
     from eaco_core.rules import Rules
 
@@ -84,8 +87,7 @@ class Windows:
         for job in affected:
             for gpu in job.gpus:
                 locked[gpu.spec.gpu_id] = gpu
-        residents = tuple(sorted(j.kind.workload for j in affected if j is not newcomer))
-        window = Window(newcomer, affected, list(locked.values()), residents)
+        window = Window(newcomer, affected, list(locked.values()))
         for gpu in window.locked:
             self._c.ledger.lock(gpu, newcomer.spec.job_id)
         for job in affected:
@@ -286,3 +288,47 @@ class Windows:
         for gpu in window.locked:
             self._c.ledger.unlock(gpu, newcomer.spec.job_id)
         self._c.pass_due = True
+
+    def dump(self, refer: Callable[[GpuRecord], GpuRef]) -> tuple[WindowForm, ...]:
+        """Give all windows as plain data; `refer` names a GPU."""
+        return tuple(
+            WindowForm(
+                newcomer=newcomer_id,
+                affected=tuple(job.spec.job_id for job in window.affected),
+                locked=tuple(map(refer, window.locked)),
+                opened=window.opened,
+                closed=window.closed,
+                restarts=window.restarts,
+                epoch_s=tuple(sorted(window.epoch_s.items())),
+                best_epoch_s=tuple(sorted(window.best_epoch_s.items())),
+            )
+            for newcomer_id, window in self._locking.items()
+        )
+
+    def load(self, forms: Iterable[WindowForm], find: Callable[[GpuRef], GpuRecord]) -> None:
+        """Take in what `dump` gave; `find` gives a GPU by its name. Raises InputError."""
+        jobs = self._c.jobs
+        for form in forms:
+            newcomer = jobs[form.newcomer]
+            affected = [jobs[name] for name in form.affected]
+            if form.newcomer in self._locking or not newcomer.holds:
+                raise InputError(f"job {form.newcomer} cannot have this window")
+            window = Window(newcomer, affected, [find(ref) for ref in form.locked])
+            window.opened, window.closed = form.opened, form.closed
+            window.restarts = form.restarts
+            window.epoch_s.update(form.epoch_s)
+            window.best_epoch_s.update(form.best_epoch_s)
+            self._locking[form.newcomer] = window
+            for gpu in window.locked:
+                self._c.ledger.lock(gpu, form.newcomer)
+            if not window.closed:
+                self._join(window)
+
+    def _join(self, window: Window) -> None:
+        if window.newcomer not in window.affected:
+            raise InputError(f"job {window.newcomer.spec.job_id} is not in its own window")
+        for job in window.affected:
+            if job.window is not None or not job.holds:
+                raise InputError(f"job {job.spec.job_id} cannot be in this window")
+            job.window = window
+        self._c.view.open_windows += 1

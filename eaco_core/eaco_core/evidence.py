@@ -17,8 +17,9 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
+from eaco_core._forms import EvidenceForm, SeenForm, UndoneForm
 from eaco_core.decisions import BoundSource
-from eaco_core.errors import InternalError
+from eaco_core.errors import InputError, InternalError
 from eaco_core.ports import Estimate, Query, Resident
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Evidence:
         ratios.append(seen.ratio)
         worst = self._worst.setdefault(group, {})
         before, after = worst.get(co), max(ratios)
-        if before is not None and abs(after - before) <= SAME_RATIO * before:
+        if before is not None and _same(before, after):
             return False
         worst[co] = after
         self._ran.setdefault(seen.gpu_type, set()).add(tuple(sorted((seen.workload, *co))))
@@ -133,8 +134,47 @@ class Evidence:
                 worst = max(worst, self.bound(gpu.spec.gpu_type, job.kind, co).upper_ratio)
         return worst
 
+    def dump(self) -> EvidenceForm:
+        """Give everything as plain data."""
+        seen = [
+            SeenForm(gpu_type, workload, co, tuple(ratios), self._worst[gpu_type, workload][co])
+            for (gpu_type, workload), group in self._seen.items()
+            for co, ratios in group.items()
+        ]
+        peaks = [
+            (gpu_type, workload, peak) for (gpu_type, workload), peak in self._peak_mem.items()
+        ]
+        undone = [UndoneForm(*signature, bound) for signature, bound in self._undone.items()]
+        return EvidenceForm(self.version, tuple(seen), tuple(peaks), tuple(undone))
+
+    def load(self, form: EvidenceForm) -> None:
+        """Take in what `dump` gave, instead of what is here. Raises InputError."""
+        for known in (self._seen, self._worst, self._ran, self._peak_mem, self._undone):
+            known.clear()
+        self._bounds.clear()
+        for seen in form.seen:
+            group, co = (seen.gpu_type, seen.workload), seen.co
+            ratios = deque(seen.ratios, maxlen=LAST_OBSERVATIONS)
+            if not 0 < len(seen.ratios) == len(ratios) or list(co) != sorted(co):
+                raise InputError(
+                    f"the observations of {seen.workload} beside {co} are not possible"
+                )
+            if co in self._seen.setdefault(group, {}):
+                raise InputError(f"{seen.workload} beside {co} is there twice")
+            if not _same(seen.worst, max(ratios)):
+                raise InputError(f"the worst ratio of {seen.workload} beside {co} is not one seen")
+            self._seen[group][co] = ratios
+            self._worst.setdefault(group, {})[co] = seen.worst
+            self._ran.setdefault(seen.gpu_type, set()).add(tuple(sorted((seen.workload, *co))))
+        for gpu_type, workload, peak in form.peak_mem:
+            self._peak_mem[gpu_type, workload] = peak
+        for undo in form.undone:
+            self._undone[undo.gpu_type, undo.workload, undo.residents] = undo.bound
+        self.version = form.version
+
     def _compute(self, gpu_type: str, affected: JobKind, co: Sequence[JobKind]) -> Estimate:
-        co = sorted(co, key=lambda kind: kind.workload)
+        # By number too: the order of co-residents must not show in the rounding of a sum.
+        co = sorted(co, key=lambda kind: (kind.workload, kind.number))
         if not affected.workload or any(not kind.workload for kind in co):
             return NOTHING
         names = tuple(kind.workload for kind in co)
@@ -166,6 +206,10 @@ class Evidence:
         if len(answers) != 1:
             raise InternalError(f"the predictor gave {len(answers)} answers to 1 query")
         return sane(answers[0])
+
+
+def _same(ratio: float, other: float) -> bool:
+    return abs(other - ratio) <= SAME_RATIO * ratio
 
 
 def sane(estimate: Estimate) -> Estimate:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, cast
 from eaco_core import events as ev
 from eaco_core._actions import Actions
 from eaco_core._context import Context
+from eaco_core._dump import as_data, dump_state, fill, read_state
 from eaco_core._lifecycle import Lifecycle
 from eaco_core._nodes import Nodes
 from eaco_core._outstanding import outstanding
@@ -36,12 +37,13 @@ from eaco_core.decisions import Ignored
 from eaco_core.errors import EacoError, EventRefused, InputError, InternalError
 from eaco_core.evidence import OverflowLaw
 from eaco_core.jobs import JobState
+from eaco_core.policies import policy_named
 from eaco_core.policies.eaco import Eaco
 from eaco_core.rules import Rules
 from eaco_core.snapshot import GpuSnapshot, JobSnapshot, SchedulerState, WindowSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from eaco_core._records import NodeRecord
     from eaco_core.decisions import Record
@@ -77,6 +79,7 @@ class SchedulerMachine:
             raise InputError(f"{policy!r} is not a policy: policy_named() gives one by its name")
         self.policy: Policy = Eaco() if policy is None else policy
         self.rules = self.policy.rules if rules is None else rules
+        self.given_predictor, self.power = predictor, power
         if predictor is None:
             predictor = OverflowLaw(self.rules.law_margin)
         self._c = Context(
@@ -146,6 +149,50 @@ class SchedulerMachine:
         self.seq += 1
         self.records = tuple(c.records)
         return tuple(c.effects)
+
+    def dump(self) -> dict[str, Any]:
+        """Give the whole state as plain JSON data (`eaco.state/1`), for `restore`."""
+        return as_data(self.dump_text())
+
+    def dump_text(self) -> str:
+        """Give the same as one line of JSON. Costs time in proportion to all jobs so far."""
+        return dump_state(self._c, self._windows, self.seq)
+
+    @classmethod
+    def restore(
+        cls,
+        data: Mapping[str, Any],
+        *,
+        policy: Policy | None = None,
+        predictor: JctPredictor | None = None,
+        power: PowerModel | None = None,
+        term: int | None = None,
+    ) -> SchedulerMachine:
+        """Give a machine that goes on exactly as the one that gave `data` by `dump`.
+
+        `policy`, `predictor` and `power` must be what that machine had; the rules come
+        with the state. `term`: that of the new scheduler, if it is a new one. `records`
+        begin empty. Raises InputError for anything that is not such a state.
+        """
+        form = read_state(data)
+        policy = policy_named(form.policy) if policy is None else policy
+        if policy.name != form.policy:
+            raise InputError(f"this state is one of policy {form.policy}, not of {policy.name}")
+        machine = cls(policy, rules=form.rules, predictor=predictor, power=power, term=form.term)
+        fill(machine._c, machine._windows, form)
+        machine.seq = form.seq
+        if term is not None:
+            machine.begin_term(term)
+        return machine
+
+    def begin_term(self, term: int) -> None:
+        """Give all commands from now on in this term: another scheduler has taken over.
+
+        Raises InputError for a term that has passed.
+        """
+        if isinstance(term, bool) or not isinstance(term, int) or term < self._c.term:
+            raise InputError(f"term {term!r} does not come after term {self._c.term}")
+        self._c.term = term
 
     def outstanding(self) -> tuple[Effect, ...]:
         """Give the commands that a new scheduler has to give again, in its term.
