@@ -49,8 +49,14 @@ class View:
 
     def suits(self, job: JobRecord, node: NodeRecord) -> bool:
         """Tell whether a node meets the job's selector and holds its checkpoint (R2)."""
-        if not node.usable:
-            return False
+        return node.usable and self._meets(job, node)
+
+    def can_be_promised(self, job: JobRecord, node: NodeRecord) -> bool:
+        """Tell whether a node will suit the job: one that is falling asleep does soon (R11)."""
+        return node.promisable and self._meets(job, node)
+
+    @staticmethod
+    def _meets(job: JobRecord, node: NodeRecord) -> bool:
         if job.pinned_nodes is not None and node.spec.node_id not in job.pinned_nodes:
             return False
         if job.spec.node_selector:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from eaco_core import events as ev
 from eaco_core.decisions import Reserved
+from eaco_core.effects import SleepNode
 from eaco_core.jobs import JobState
 from eaco_core.rules import Rules
 from eaco_core.testing import Script, a_job, a_node
@@ -39,6 +40,23 @@ def test_a_job_that_fits_nowhere_keeps_nobody_from_a_reservation() -> None:
     story.at(1.0).submit(a_job("gang", 2, submit_s=1.0, exclusive=True))
     story.at(70.0).tick()
     assert [reserved.job_id for reserved in story.records(Reserved)] == ["gang"]
+
+
+def test_a_reservation_outlives_the_moment_in_which_an_idle_node_of_it_falls_asleep() -> None:
+    rules = Rules(starvation_s=60.0, idle_sleep_s=100.0, min_awake_s=0.0)
+    story = Script(a_node("n1", 1), a_node("n2", 1, can_sleep=True), rules=rules)
+    story.run(a_job("busy", exclusive=True)).submit(a_job("gang", 2, exclusive=True))
+    story.at(60.0).tick()
+    assert set(story.told(Reserved).gpus) == {"n1-0", "n2-0"}
+    story.at(70.0).submit(a_job("small", submit_s=70.0, exclusive=True, epochs=1000))
+    story.at(100.0).tick()
+    assert story.effects == (SleepNode("n2", 1),)
+    story.finish("busy").release("busy")
+    assert story.state("small") is JobState.QUEUED, "n1 is held for the gang"
+    assert [reserved.job_id for reserved in story.records(Reserved)] == ["gang"] * 2
+    story.feed(ev.NodeAsleep(100.0, "n2"))
+    assert set(story.gpus("gang")) == {"n1-0", "n2-0"}
+    story.check()
 
 
 def test_waiting_for_exactly_w_is_enough_for_a_reservation_that_is_used_at_once() -> None:

@@ -52,8 +52,7 @@ def _free_by_type(world: World, node: Node, job: Job, *, idle_only: bool) -> Cou
         asleep = node.state is NodeState.ASLEEP and node.spec.can_sleep
         usable = node.state is NodeState.AWAKE or asleep
     else:
-        # Nobody can take a node that is falling asleep: it can be promised once it sleeps.
-        usable = node.state not in {NodeState.OUT, NodeState.FALLING_ASLEEP}
+        usable = node.state is not NodeState.OUT
     if node.drained or not usable or not _has_checkpoint(world, node, job):
         return Counter()
     return Counter(

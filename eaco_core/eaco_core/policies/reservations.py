@@ -39,7 +39,7 @@ def _on_type(
     for node_id in sorted(view.ledger.nodes):
         node = view.ledger.nodes[node_id]
         pool = node.pools.get(gpu_type)
-        if pool is not None and view.suits(job, node):
+        if pool is not None and view.can_be_promised(job, node):
             releases = _releases(job, pool, view)
             pools.append((node_id, releases))
     chosen: list[GpuRecord] = []
