@@ -119,9 +119,13 @@ def decode_sample(payload: _Payload, meta: NodeMeta | None = None) -> NodeSample
 
 
 class SampleDecoder:
-    """Decodes the samples of one node. Quicker than `decode_sample` for many of one meta."""
+    """Decodes the samples of one node. Quicker than `decode_sample` for many of one meta.
+
+    `stood_alone`: the last sample left out what its meta says, and that meta is not here.
+    """
 
     def __init__(self, meta: NodeMeta | None = None) -> None:
+        self.stood_alone = False
         self._meta = meta
         self._told = _Told(meta)
 
@@ -129,6 +133,7 @@ class SampleDecoder:
         """Do what `decode_sample` does, with the meta of this decoder."""
         form = _parse(_SAMPLES, payload, SCHEMA)
         told = self._told_by(form)
+        self.stood_alone = told is _NOTHING
         gpus = form.gpus
         return _build(
             NodeSample,
