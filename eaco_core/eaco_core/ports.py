@@ -96,6 +96,10 @@ class Clock(Protocol):
         """Give the present time."""
         ...
 
+    def wall_s(self) -> float:
+        """Give what a clock on the wall shows now (Unix seconds, UTC); only for people."""
+        ...
+
 
 class CommandRefused(EacoError):
     """The executor will not carry out a command, and nothing of the attempt exists.
@@ -103,6 +107,10 @@ class CommandRefused(EacoError):
     The reason is final (no such command, a GPU that the node does not have, an older term):
     the same command would be refused again.
     """
+
+
+class StaleTerm(CommandRefused):
+    """A scheduler with a newer term has taken over; the one that gave this command must end."""
 
 
 @frozen

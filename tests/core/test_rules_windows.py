@@ -95,6 +95,15 @@ class TestR9Window:
         story.at(300.0).epoch("a")
         assert story.state("c") is JobState.SETTLED
 
+    def test_an_epoch_that_runs_while_a_resident_is_cancelled_is_of_the_old_window(self) -> None:
+        story = trio().at(190.0).cancel("b").epoch("c").at(200.0).epoch("a")
+        assert story.told(WindowRestarted).restarts == 1
+        story.at(290.0).epoch("c")
+        assert story.state("c") is JobState.OBSERVING, "a's epoch began before the restart"
+        story.at(300.0).epoch("a")
+        assert story.state("c") is JobState.SETTLED
+        story.check()
+
     def test_nobody_left_settles_at_once(self) -> None:
         story = pair(a={}, b={}).at(50.0).finish("a")
         assert story.state("b") is JobState.SETTLED

@@ -1,0 +1,72 @@
+"""An event loop in which time, order and lateness follow from a seed.
+
+Time is virtual: it jumps to the next timer when nothing else can run. Of the callbacks that are
+ready at one time the seed says which comes first, and now and then the loop is late, so that
+several timers are due at once. A run with the same seed is the same run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+_T = TypeVar("_T")
+_MOST_TURNS: Final = 2_000_000
+
+
+class Deadlock(AssertionError):
+    """Nothing is ready and no timer is set, so nothing would ever happen again."""
+
+
+class SeededLoop(asyncio.SelectorEventLoop):
+    """A loop for tests. Nothing outside of the process may be awaited in it.
+
+    `late_ratio`: how often the loop is late, or takes a timer before what is ready; it is late by
+    at most `most_late_s`.
+    """
+
+    def __init__(self, seed: int, *, late_ratio: float = 0.3, most_late_s: float = 5.0) -> None:
+        super().__init__()
+        self._chance = random.Random(seed)  # noqa: S311 - a seed, so that a run can be repeated
+        self._late_ratio = late_ratio
+        self._most_late_s = most_late_s
+        self._virtual_s = 0.0
+        self._turns = 0
+
+    def time(self) -> float:
+        """Give the virtual time in seconds."""
+        return self._virtual_s
+
+    def _run_once(self) -> None:
+        state: Any = self  # asyncio's own queues: it has no public way to set their order
+        self._turns += 1
+        if self._turns > _MOST_TURNS:
+            raise Deadlock(f"no end after {_MOST_TURNS} turns of the loop")
+        if not state._ready and not state._scheduled:  # noqa: SLF001
+            raise Deadlock("nothing can ever happen again")
+        if state._scheduled and (not state._ready or self._chance.random() < self._late_ratio):  # noqa: SLF001
+            timers: list[float] = sorted(handle.when() for handle in state._scheduled)  # noqa: SLF001
+            # While something is ready a loop can only be late, it does not skip quiet times.
+            base_s = self._virtual_s if state._ready else max(timers[0], self._virtual_s)  # noqa: SLF001
+            due = [when_s for when_s in timers if when_s <= base_s + self._most_late_s]
+            if due:
+                late = self._chance.random() < self._late_ratio
+                next_s = self._chance.choice(due) if late else due[0]
+                self._virtual_s = max(self._virtual_s, next_s)
+        if len(state._ready) > 1:  # noqa: SLF001
+            order = list(state._ready)  # noqa: SLF001
+            self._chance.shuffle(order)
+            state._ready.clear()  # noqa: SLF001
+            state._ready.extend(order)  # noqa: SLF001
+        run_once: Any = super()
+        run_once._run_once()  # noqa: SLF001
+
+
+def run_seeded(main: Coroutine[Any, Any, _T], seed: int, *, late_ratio: float = 0.3) -> _T:
+    """Run `main` to its end in a `SeededLoop`, like `asyncio.run`."""
+    with asyncio.Runner(loop_factory=lambda: SeededLoop(seed, late_ratio=late_ratio)) as runner:
+        return runner.run(main)
