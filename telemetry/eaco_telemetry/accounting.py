@@ -311,7 +311,8 @@ class EnergyLedger:
 
     Each node has its own time, which starts at `start_s` without power. Say what a
     node draws with `set_shares`, and that time has passed with `advance`; these two
-    calls are all. `on_interval` gets every interval that was booked.
+    calls are all; `book` is for joules that were measured. `on_interval` gets every
+    interval that was booked.
     """
 
     def __init__(
@@ -364,6 +365,35 @@ class EnergyLedger:
         if self._on_interval is not None:
             self._on_interval(_interval(node_id, account.t_s, t_s, shares))
         account.t_s = t_s
+
+    def book(self, interval: NodeInterval) -> None:
+        """Book joules that were measured for an interval. Checks I30.
+
+        For whoever knows energies instead of power. The time of the node goes on to the
+        end of the interval; nothing is booked for a gap before it.
+        """
+        check_interval(interval)
+        account = self._account(interval.node_id)
+        if interval.t0_s < account.t_s:
+            raise InternalError(
+                f"the energy of node {interval.node_id} is booked until {account.t_s!r} s"
+                f" already, and cannot be booked again from {interval.t0_s!r} s"
+            )
+        account.node.add(interval.node_j)
+        for job_id, joules in interval.jobs_j.items():
+            total = self._jobs.get(job_id)
+            if total is None:
+                total = self._jobs[job_id] = _Sum()
+            total.add(joules)
+        account.idle.add(interval.idle_j)
+        account.unattributed.add(interval.unattributed_j)
+        account.sleep.add(interval.sleep_j)
+        account.wake.add(interval.wake_j)
+        account.shares = OFF
+        account.to_jobs = []
+        account.t_s = interval.t1_s
+        if self._on_interval is not None:
+            self._on_interval(interval)
 
     def advance_all(self, t_s: float) -> None:
         """Book what all nodes used until `t_s`."""

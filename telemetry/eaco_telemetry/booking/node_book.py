@@ -1,0 +1,254 @@
+"""The book of one node: takes its steps, books every joule once.
+
+Between two changes of holds, prices or the window lies a **segment**: one interval of the
+ledger, checked against I30. Within it a split may differ from step to step (SM shares, the
+server's dynamic part), so sums are made step by step and never from means.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import fsum
+from operator import mul
+from typing import TYPE_CHECKING, Final
+
+from attrs import Factory, define, field, frozen
+
+from eaco_telemetry.accounting import NodeInterval
+from eaco_telemetry.booking.aligned import parts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from eaco_telemetry.booking.aligned import Part
+    from eaco_telemetry.booking.holds import Span
+    from eaco_telemetry.booking.rows import Processes
+    from eaco_telemetry.booking.rules import GpuLayout, Plan, Planner, Source
+    from eaco_telemetry.booking.server import NodeSteps
+
+_LEAST_W: Final = 1e-6
+"""Below this, the active power of the jobs of a node is rounding and no ground for a split."""
+
+
+@frozen
+class Segment:
+    """An interval of the ledger, with its true begin (Unix time in nanoseconds)."""
+
+    t0_ns: int
+    t1_ns: int
+    interval: NodeInterval
+
+
+@define
+class Grounds:
+    """What a report tells about one node beside joules.
+
+    `active_j`: active energy of GPUs by what it was split by. `covered_ns`: by job, GPU
+    time that was held and measured. `gpu_ns`: by GPU, time measured; `server_ns`: of the
+    server part. `gpus_j` and `server_j`: what they used.
+    """
+
+    active_j: dict[Source, float] = Factory(dict["Source", float])
+    covered_ns: dict[str, int] = Factory(dict[str, int])
+    gpu_ns: dict[str, int] = Factory(dict[str, int])
+    server_ns: int = 0
+    gpus_j: float = 0.0
+    server_j: float = 0.0
+
+
+@define
+class NodeBook:
+    """Books one node, in the order of time. `cuts_ns`: where segments end, sorted."""
+
+    node_id: str
+    layout: Sequence[GpuLayout]
+    planner: Planner
+    idle_w: Mapping[str, float]
+    server_idle_w: float
+    window: Span
+    origin_ns: int
+    cuts_ns: Sequence[int]
+    book: Callable[[Segment], None]
+    grounds: Grounds = field(factory=Grounds)
+
+    def take(self, node: NodeSteps) -> None:
+        """Book steps that follow those taken before."""
+        edges = node.edges_ns
+        for part in parts_of(edges, self.cuts_ns):
+            if self.window[0] <= edges[part.start] and edges[part.stop] <= self.window[1]:
+                self.book(_SegmentBook(self, node, part).close())
+
+
+class _SegmentBook:
+    def __init__(self, book: NodeBook, node: NodeSteps, part: Part) -> None:
+        self._book = book
+        self._node = node
+        self._steps = part.steps
+        self._edges = node.edges_ns[part.edges]
+        self._t0, self._t1 = node.edges_ns[part.start], node.edges_ns[part.stop]
+        self._lengths_s = node.lengths_s[part.steps]
+        self._jobs: dict[str, float] = {}
+        self._idle: list[float] = []
+        self._unattributed: list[float] = []
+        self._plans: list[Plan] = []
+        self._active: list[list[float]] = []
+
+    def close(self) -> Segment:
+        node, grounds = self._node, self._book.grounds
+        for number, gpu in enumerate(self._book.layout):
+            plan = self._book.planner.plan(gpu, self._t0)
+            self._plans.append(plan)
+            self._book_gpu(number, gpu, plan)
+        if node.server_j is not None:
+            self._book_server(node.server_j[self._steps])
+        if node.rest_j is not None:
+            self._unattributed.append(fsum(node.rest_j[self._steps]))
+        grounds.server_ns += self._measured_ns(node.server_seen)
+        interval = NodeInterval(
+            t0_s=(self._t0 - self._book.origin_ns) / 1e9,
+            t1_s=(self._t1 - self._book.origin_ns) / 1e9,
+            node_id=self._book.node_id,
+            node_j=fsum(node.node_j[self._steps]),
+            jobs_j=self._jobs,
+            idle_j=fsum(self._idle),
+            unattributed_j=fsum(self._unattributed),
+            sleep_j=0.0,
+            wake_j=0.0,
+        )
+        return Segment(self._t0, self._t1, interval)
+
+    def _book_gpu(self, number: int, gpu: GpuLayout, plan: Plan) -> None:
+        column = self._node.gpus[number]
+        joules = column.joules[self._steps]
+        processes = column.processes[self._steps]
+        idle_w = self._book.idle_w[gpu.gpu_id]
+        base = [
+            energy if energy < (most := idle_w * length_s) else most
+            for energy, length_s in zip(joules, self._lengths_s, strict=True)
+        ]
+        active = [energy - below for energy, below in zip(joules, base, strict=True)]
+        self._active.append(active)
+        self._note_measured(gpu, column.seen)
+        self._book.grounds.gpus_j += fsum(joules)
+        if not plan.residents:
+            self._idle.append(fsum(base))
+            # Where it is known that nobody was there, nothing can be attributed.
+            empty = [energy for energy, some in zip(active, processes, strict=True) if some == ()]
+            others = [energy for energy, some in zip(active, processes, strict=True) if some != ()]
+            self._idle.append(fsum(empty))
+            self._unattributed.append(fsum(others))
+            return
+        self._idle.append(self._spread(base, plan, processes, active=False))
+        self._unattributed.append(self._spread(active, plan, processes, active=True, note=True))
+
+    def _spread(
+        self,
+        values: list[float],
+        plan: Plan,
+        processes: list[Processes],
+        *,
+        active: bool,
+        note: bool = False,
+    ) -> float:
+        """Give the jobs their part of each step; return what is left."""
+        if not plan.looks_at_processes:
+            sums: dict[Processes, float] = {None: fsum(values)}
+        else:
+            sums = {}
+            for energy, some in zip(values, processes, strict=True):
+                sums[some] = sums.get(some, 0.0) + energy
+        left: list[float] = []
+        for some, total in sums.items():
+            base_split, active_split, source = plan.at(some)
+            split = active_split if active else base_split
+            for job_id, part in split.jobs:
+                self._jobs[job_id] = self._jobs.get(job_id, 0.0) + total * part
+            if split.rest:
+                left.append(total * split.rest)
+                if not active and plan.strangers_take_base:
+                    self._unattributed.append(left.pop())
+            if note:
+                by = self._book.grounds.active_j
+                by[source] = by.get(source, 0.0) + total
+        return fsum(left)
+
+    def _book_server(self, server_j: list[float]) -> None:
+        idle_w = self._book.server_idle_w
+        base = [
+            energy if energy < (most := idle_w * length_s) else most
+            for energy, length_s in zip(server_j, self._lengths_s, strict=True)
+        ]
+        dynamic = [energy - below for energy, below in zip(server_j, base, strict=True)]
+        self._book.grounds.server_j += fsum(server_j)
+        count = len(self._plans)
+        if not count:
+            self._idle.append(fsum(base))
+        part_j = [energy / count for energy in base] if count else []
+        for number, plan in enumerate(self._plans):
+            if not plan.residents:
+                self._idle.append(fsum(part_j))
+                continue
+            processes = self._node.gpus[number].processes[self._steps]
+            self._idle.append(self._spread(part_j, plan, processes, active=False))
+        self._book_dynamic(dynamic)
+
+    def _book_dynamic(self, dynamic: list[float]) -> None:
+        """Book the dynamic part of the server like the active parts of the jobs' GPUs."""
+        held: dict[str, float] = {}
+        for plan in self._plans:
+            for job_id, weight in plan.held:
+                held[job_id] = held.get(job_id, 0.0) + weight
+        whole = fsum(held.values())
+        if not whole:
+            self._unattributed.append(fsum(dynamic))
+            return
+        of_jobs = [self._jobs_part(number) for number in range(len(self._plans))]
+        totals = [sum(at) for at in zip(*of_jobs, strict=True)]
+        ratios = [
+            energy / total if total > _LEAST_W * length_s else 0.0
+            for energy, total, length_s in zip(dynamic, totals, self._lengths_s, strict=True)
+        ]
+        for number, plan in enumerate(self._plans):
+            if plan.residents:
+                processes = self._node.gpus[number].processes[self._steps]
+                mine = list(map(mul, self._active[number], ratios))
+                self._spread(mine, plan, processes, active=True)
+        quiet_j = fsum(
+            energy
+            for energy, total, length_s in zip(dynamic, totals, self._lengths_s, strict=True)
+            if total <= _LEAST_W * length_s
+        )
+        for job_id, weight in held.items():
+            self._jobs[job_id] = self._jobs.get(job_id, 0.0) + quiet_j * (weight / whole)
+
+    def _jobs_part(self, number: int) -> list[float]:
+        """Give what of the active part of a GPU the jobs pay, step by step."""
+        plan, active = self._plans[number], self._active[number]
+        if not plan.residents:
+            return [0.0] * len(active)
+        if not plan.looks_at_processes:
+            return active
+        processes = self._node.gpus[number].processes[self._steps]
+        return [
+            energy * (1.0 - plan.at(some)[1].rest)
+            for energy, some in zip(active, processes, strict=True)
+        ]
+
+    def _note_measured(self, gpu: GpuLayout, seen: bytearray) -> None:
+        measured_ns = self._measured_ns(seen)
+        if not measured_ns:
+            return
+        grounds, holds = self._book.grounds, self._book.planner.holds
+        grounds.gpu_ns[gpu.gpu_id] = grounds.gpu_ns.get(gpu.gpu_id, 0) + measured_ns
+        for hold_id in gpu.hold_ids:
+            for job_id in holds.of(hold_id).residents(self._t0):
+                grounds.covered_ns[job_id] = grounds.covered_ns.get(job_id, 0) + measured_ns
+
+    def _measured_ns(self, seen: bytearray) -> int:
+        here = seen[self._steps]
+        count = here.count(1)
+        if count == len(here):
+            return self._t1 - self._t0
+        if not count:
+            return 0
+        return sum(b - a for (a, b), one in zip(pairwise(self._edges), here, strict=True) if one)

@@ -1,0 +1,238 @@
+"""The result of an accounting: joules by job, user and node, and whether they add up."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import evolve, field, frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from eaco_telemetry.booking.holds import Span
+    from eaco_telemetry.booking.idle import IdlePower
+    from eaco_telemetry.booking.rules import Rule
+    from eaco_telemetry.booking.server import ServerSource
+
+SCHEMA: Final = "eaco.energy/1"
+J_PER_KWH: Final = 3.6e6
+
+
+@frozen
+class Amount:
+    """Energy in joules, and where a price or an intensity is known what follows from it.
+
+    `cost`: in the currency of the tariff. `co2_g`: grams of CO2 equivalent. None = not asked.
+    """
+
+    energy_j: float = 0.0
+    cost: float | None = None
+    co2_g: float | None = None
+
+    @property
+    def energy_kwh(self) -> float:
+        """The same energy in kilowatt-hours."""
+        return self.energy_j / J_PER_KWH
+
+    def plus(self, other: Amount) -> Amount:
+        """Add two amounts; cost and CO2 only where both have them."""
+        return Amount(
+            self.energy_j + other.energy_j,
+            None if self.cost is None or other.cost is None else self.cost + other.cost,
+            None if self.co2_g is None or other.co2_g is None else self.co2_g + other.co2_g,
+        )
+
+
+@frozen
+class JobEnergy:
+    """What one job used in the window.
+
+    `held_s`: time in which it held any GPU; `gpu_s`: GPU-seconds that it held;
+    `covered_ratio`: the part of these that was measured (None: it held none). Of what was not
+    measured there is no energy in `amount`.
+    """
+
+    job_id: str
+    user: str
+    amount: Amount
+    held_s: float
+    gpu_s: float
+    covered_ratio: float | None
+
+    @property
+    def mean_w(self) -> float | None:
+        """Mean power while it was measured; None if it never was."""
+        measured_s = self.held_s * (self.covered_ratio or 0.0)
+        return self.amount.energy_j / measured_s if measured_s else None
+
+
+@frozen
+class UserEnergy:
+    """What the jobs of one user used."""
+
+    user: str
+    jobs: int
+    amount: Amount
+    gpu_s: float
+
+
+@frozen
+class NodeGrounds:
+    """One node, and what its figures stand on.
+
+    `gpu_j`, `server_j`: energy of the GPUs and of the rest of the node (None: not
+    measured). `gpu_covered_ratio`, `server_covered_ratio`: the part of the time from the
+    first to the last sample (in the window) in which they were measured.
+    """
+
+    node_id: str
+    from_ns: int
+    to_ns: int
+    gpus: int
+    energy_j: float
+    gpu_j: float
+    server_j: float | None
+    gpu_covered_ratio: float
+    server_covered_ratio: float | None
+    server_source: ServerSource
+    gpu_idle: Mapping[str, IdlePower]
+    server_idle: IdlePower | None
+    bridged_s: float
+    rebases: int
+    simulated: bool
+
+
+@frozen
+class EnergyReport:
+    """Everything that was accounted for.
+
+    `difference_j`: jobs + idle + unattributed minus the total, which is summed apart; what
+    it is beside 0 is rounding. `active_j`: active energy of the GPUs by what it was split
+    by. `notes`: what a reader should know, in sentences.
+    """
+
+    rule: Rule
+    window: Span
+    jobs: tuple[JobEnergy, ...]
+    nodes: tuple[NodeGrounds, ...]
+    of_jobs: Amount
+    idle: Amount
+    unattributed: Amount
+    total: Amount
+    active_j: Mapping[str, float]
+    simulated: bool
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def difference_j(self) -> float:
+        """By how much the parts and the total differ."""
+        parts = (self.of_jobs, self.idle, self.unattributed)
+        return math.fsum([*(part.energy_j for part in parts), -self.total.energy_j])
+
+    @property
+    def users(self) -> tuple[UserEnergy, ...]:
+        """The jobs by user, most energy first."""
+        found: dict[str, UserEnergy] = {}
+        for job in self.jobs:
+            old = found.get(job.user)
+            if old is None:
+                found[job.user] = UserEnergy(job.user, 1, job.amount, job.gpu_s)
+                continue
+            found[job.user] = evolve(
+                old,
+                jobs=old.jobs + 1,
+                amount=old.amount.plus(job.amount),
+                gpu_s=old.gpu_s + job.gpu_s,
+            )
+        return tuple(sorted(found.values(), key=lambda one: (-one.amount.energy_j, one.user)))
+
+
+def document(report: EnergyReport) -> dict[str, Any]:
+    """Give a report as plain JSON data (`eaco.energy/1`)."""
+    return {
+        "schema": SCHEMA,
+        "rule": report.rule,
+        "simulated": report.simulated,
+        "from_ns": report.window[0],
+        "to_ns": report.window[1],
+        "jobs": [_job(job) for job in report.jobs],
+        "users": [
+            {
+                "user": user.user,
+                "jobs": user.jobs,
+                **_amount(user.amount),
+                "gpu_s": user.gpu_s,
+            }
+            for user in report.users
+        ],
+        "parts": {
+            "jobs": _amount(report.of_jobs),
+            "idle": _amount(report.idle),
+            "unattributed": _amount(report.unattributed),
+        },
+        "total": _amount(report.total),
+        "difference_j": report.difference_j,
+        "active_split_j": dict(sorted(report.active_j.items())),
+        "nodes": [_node(node) for node in report.nodes],
+        "notes": list(report.notes),
+    }
+
+
+def _amount(amount: Amount) -> dict[str, Any]:
+    return {
+        "energy_j": amount.energy_j,
+        "energy_kwh": amount.energy_kwh,
+        "cost": amount.cost,
+        "co2_g": amount.co2_g,
+    }
+
+
+def _job(job: JobEnergy) -> dict[str, Any]:
+    return {
+        "job": job.job_id,
+        "user": job.user,
+        **_amount(job.amount),
+        "mean_w": job.mean_w,
+        "held_s": job.held_s,
+        "gpu_s": job.gpu_s,
+        "covered_ratio": job.covered_ratio,
+    }
+
+
+def _node(node: NodeGrounds) -> dict[str, Any]:
+    return {
+        "node_id": node.node_id,
+        "simulated": node.simulated,
+        "from_ns": node.from_ns,
+        "to_ns": node.to_ns,
+        "gpus": node.gpus,
+        "energy_j": node.energy_j,
+        "gpu_j": node.gpu_j,
+        "server_j": node.server_j,
+        "server_source": node.server_source,
+        "gpu_covered_ratio": node.gpu_covered_ratio,
+        "server_covered_ratio": node.server_covered_ratio,
+        "gpu_idle_w": {gpu_id: _idle(idle) for gpu_id, idle in sorted(node.gpu_idle.items())},
+        "server_idle_w": None if node.server_idle is None else _idle(node.server_idle),
+        "bridged_s": node.bridged_s,
+        "rebases": node.rebases,
+    }
+
+
+def _idle(idle: IdlePower) -> dict[str, Any]:
+    return {"watts": None if idle.source == "none" else idle.watts, "source": idle.source}
+
+
+def total_of(amounts: Iterable[Amount]) -> Amount:
+    """Add up amounts; without any it is 0 J."""
+    found = list(amounts)
+    costs = [one.cost for one in found]
+    grams = [one.co2_g for one in found]
+    return Amount(
+        math.fsum(one.energy_j for one in found),
+        math.fsum(known)
+        if len(known := [c for c in costs if c is not None]) == len(costs)
+        else None,
+        math.fsum(seen) if len(seen := [g for g in grams if g is not None]) == len(grams) else None,
+    )
