@@ -8,6 +8,7 @@ from __future__ import annotations
 from eaco_telemetry.recording.columns import COLUMNS, RECORDING_SCHEMA
 from eaco_telemetry.recording.reading import read_frame, scan_recording
 from eaco_telemetry.recording.recorder import Recorder
+from eaco_telemetry.recording.replay import ReplayReader, replay
 from eaco_telemetry.recording.samples import Recorded, read_recorded, read_samples
 
 __all__ = [
@@ -15,8 +16,10 @@ __all__ = [
     "RECORDING_SCHEMA",
     "Recorded",
     "Recorder",
+    "ReplayReader",
     "read_frame",
     "read_recorded",
     "read_samples",
+    "replay",
     "scan_recording",
 ]

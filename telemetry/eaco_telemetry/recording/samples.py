@@ -61,11 +61,11 @@ def read_recorded(path: str | os.PathLike[str]) -> Iterator[Recorded]:
     group = _Group()
     for row in _rows(Path(path)):
         if not group.takes(row):
-            yield group.recorded()
+            yield group.recorded(path)
             group = _Group()
         group.add(row)
     if group.rank >= 0:
-        yield group.recorded()
+        yield group.recorded(path)
 
 
 @frozen
@@ -112,23 +112,26 @@ class _Group:
         else:
             self.problems = row.value
 
-    def recorded(self) -> Recorded:
+    def recorded(self, path: str | os.PathLike[str]) -> Recorded:
         """Give what was collected."""
         events = tuple(self.events)
         if not self.measured:
             return Recorded(None, events)
         node_id, session_id, seq, simulated, wall_ns, monotonic_ns = self.key
-        sample = NodeSample(
-            node_id=node_id,
-            session_id=session_id,
-            seq=seq,
-            wall_ns=wall_ns,
-            monotonic_ns=monotonic_ns,
-            gpus=tuple(self.gpus.values()),
-            host=self.host,
-            simulated=simulated,
-            problems=self.problems,
-        )
+        try:
+            sample = NodeSample(
+                node_id=node_id,
+                session_id=session_id,
+                seq=seq,
+                wall_ns=wall_ns,
+                monotonic_ns=monotonic_ns,
+                gpus=tuple(self.gpus.values()),
+                host=self.host,
+                simulated=simulated,
+                problems=self.problems,
+            )
+        except InputError as error:
+            raise InputError(str(error), where=f"{path}, node {node_id}, seq {seq}") from None
         return Recorded(sample, events)
 
 
@@ -140,6 +143,9 @@ def _rows(path: Path) -> Iterator[_Row]:
 
 
 def _chunk(frame: pl.DataFrame, path: Path, start: int) -> Iterator[_Row]:
+    for name in ("kind", *_KEY):
+        if (empty := frame[name].null_count()) > 0:
+            raise InputError(f"{name!r} is empty in {empty} rows", where=str(path))
     kinds = frame["kind"].to_list()
     keys = _tuples(frame, _KEY)
     parts = {
