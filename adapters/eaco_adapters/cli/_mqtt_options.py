@@ -22,6 +22,12 @@ from attrs import evolve, frozen
 from eaco_adapters.cli._option_types import file_path
 from eaco_adapters.cli._output import note
 from eaco_core.errors import InputError
+from eaco_telemetry.transport import (
+    PASSWORD_VARIABLE,
+    TlsOptions,
+    parse_broker_url,
+    read_password,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +37,6 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-PASSWORD_VARIABLE: Final = "EACO_MQTT_PASSWORD"  # noqa: S105 - the name of a variable
 _BROKER_HELP: Final = "MQTT broker: mqtt://HOST[:1883], or mqtts://HOST[:8883] for TLS."
 
 
@@ -75,7 +80,7 @@ def mqtt_options(function: F | None = None, *, broker_help: str = _BROKER_HELP) 
         click.option("--cert-file", type=file_path, metavar="FILE",
                      help="Client certificate (PEM), where the broker asks for one."),
         click.option("--key-file", type=file_path, metavar="FILE",
-                     help="Private key (PEM) of the client certificate."),
+                     help="Private key (PEM), if it is not in the file of the certificate."),
     )  # fmt: skip
 
     def put(command: F) -> F:
@@ -92,20 +97,14 @@ def connection(broker: str, login: Login, *, client_id: str = "") -> MqttOptions
     Raises InputError for an address or options that do not fit together. A password that
     would go over a network in the clear is told on stderr.
     """
-    from eaco_telemetry.transport import (  # noqa: PLC0415 - only when a broker is asked for
-        TlsOptions,
-        parse_broker_url,
-        read_password,
-    )
-
     found = parse_broker_url(broker)
     tls_files = [name for name in login.given if name in {"--ca-file", "--cert-file", "--key-file"}]
     if tls_files and found.tls is None:
         raise InputError(
             f"{tls_files[0]} is for an encrypted connection; write --broker mqtts://{found.host}"
         )
-    if (login.cert_file is None) != (login.key_file is None):
-        raise InputError("--cert-file and --key-file go together: a certificate needs its key")
+    if login.key_file is not None and login.cert_file is None:
+        raise InputError("--key-file needs --cert-file: a key alone is no certificate")
     for path in (login.ca_file, login.cert_file, login.key_file):
         _check_readable(path)
     if found.tls is not None:
@@ -115,7 +114,7 @@ def connection(broker: str, login: Login, *, client_id: str = "") -> MqttOptions
         raise InputError("--password-file needs --username: MQTT has no password without a name")
     password = None
     if username is not None:
-        password = read_password(login.password_file, env=PASSWORD_VARIABLE)
+        password = read_password(login.password_file)
     if password is not None and found.tls is None and not is_loopback(found.host):
         note(
             f"eaco: the password goes to {found.host} unencrypted, for everyone on the way to"
