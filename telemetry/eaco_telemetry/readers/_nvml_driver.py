@@ -152,7 +152,9 @@ class NvmlDriver:
     def _reading(self, samples: Collection[GpuSample]) -> Reading:
         events, self._news = tuple(self._news), []
         gpus = tuple(sorted(samples, key=lambda gpu: gpu.gpu_id))
-        return Reading(gpus=gpus, events=events, problem=self._problem)
+        parts = [part for device in self.devices.values() for part in device.instances]
+        aliases = {part.alias: part.gpu_id for part in parts if part.alias is not None}
+        return Reading(gpus=gpus, events=events, problem=self._problem, aliases=aliases)
 
     def _without_driver(self, reason: str) -> list[GpuSample]:
         return [

@@ -10,6 +10,7 @@ from eaco_telemetry.readers._nvml_binding import NvmlFailure
 from eaco_telemetry.readers._nvml_draft import Draft
 from eaco_telemetry.readers._nvml_memory import read_memory
 from eaco_telemetry.readers._nvml_processes import ProcessList
+from eaco_telemetry.readers.base import instance_id
 from eaco_telemetry.samples import GpuSample, ProcessSample
 
 if TYPE_CHECKING:
@@ -22,8 +23,11 @@ _PARENT_ONLY: Final = "NVML does not give it for a MIG instance"
 class MigInstance:
     """One instance. Utilisation, power and temperature belong to its GPU, so they are None."""
 
-    def __init__(self, asker: Asker, gpu_id: str, parent_id: str, system: LinuxView) -> None:
+    def __init__(
+        self, asker: Asker, gpu_id: str, parent_id: str, system: LinuxView, number: int | None
+    ) -> None:
         self.gpu_id = gpu_id
+        self.alias = None if number is None else instance_id(parent_id, number)
         self._asker = asker
         self._parent_id = parent_id
         self._system = system
@@ -71,6 +75,14 @@ class _Held:
     flags: frozenset[str]
 
 
+def _number(asker: Asker, handle: object) -> int | None:
+    """Give the number of an instance on its GPU, by which DCGM knows it."""
+    try:
+        return int(asker.nvml.call("nvmlDeviceGetGpuInstanceId", handle))
+    except NvmlFailure:
+        return None
+
+
 def find_instances(asker: Asker, parent_id: str, system: LinuxView) -> tuple[MigInstance, ...]:
     """List the instances of a GPU with MIG on."""
     try:
@@ -85,5 +97,6 @@ def find_instances(asker: Asker, parent_id: str, system: LinuxView) -> tuple[Mig
             gpu_id = asker.nvml.text("nvmlDeviceGetUUID", handle)
         except NvmlFailure:
             continue
-        found.append(MigInstance(asker.for_part(handle), gpu_id, parent_id, system))
+        number = _number(asker, handle)
+        found.append(MigInstance(asker.for_part(handle), gpu_id, parent_id, system, number))
     return tuple(found)

@@ -177,6 +177,11 @@ def _still_missing(first: T, second: T, added: Collection[str]) -> dict[str, str
     return {name: reason for name, reason in reasons.items() if name not in known}
 
 
+def instance_id(gpu_id: str, number: int) -> str:
+    """Give the id of a MIG instance by its number on its GPU, where its UUID is not known."""
+    return f"{gpu_id}/gi{number}"
+
+
 def without_values(gpu: GpuSample, reason: str) -> GpuSample:
     """Give the same GPU with nothing measured, and why it was not."""
     nothing: dict[str, Any] = dict.fromkeys(_GPU_VALUES)

@@ -394,6 +394,12 @@ API int nvmlDeviceGetMigDeviceHandleByIndex(device_t device, unsigned index, dev
     return OK;
 }
 
+API int nvmlDeviceGetGpuInstanceId(device_t part, unsigned *number) {
+    ENTER(part);
+    *number = (unsigned)part->part + 7;
+    return OK;
+}
+
 typedef struct { device_t device; u64 type, data; unsigned gi, ci; } event_t;
 
 static int event_set;
