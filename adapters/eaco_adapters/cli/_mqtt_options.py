@@ -63,11 +63,16 @@ class Login:
         return tuple(name for name, value in values.items() if value is not None)
 
 
-def mqtt_options(function: F | None = None, *, broker_help: str = _BROKER_HELP) -> Any:  # noqa: ANN401 - a decorator, with or without arguments
+def mqtt_options(function: F) -> F:
     """Put --broker and the options of the login on a command.
 
     The command gets `broker` (text or None) and the fields of `Login`.
     """
+    return mqtt_options_with(_BROKER_HELP)(function)
+
+
+def mqtt_options_with(broker_help: str) -> Callable[[F], F]:
+    """As `mqtt_options`, with another text for --broker in the help."""
     options: tuple[Callable[[F], F], ...] = (
         click.option("--broker", metavar="URL", help=broker_help),
         click.option("--username", metavar="NAME", help="Name to log in with at the broker."),
@@ -88,7 +93,7 @@ def mqtt_options(function: F | None = None, *, broker_help: str = _BROKER_HELP) 
             command = option(command)
         return command
 
-    return put if function is None else put(function)
+    return put
 
 
 def connection(broker: str, login: Login, *, client_id: str = "") -> MqttOptions:
