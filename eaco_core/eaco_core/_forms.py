@@ -8,7 +8,7 @@ Whatever influences later behaviour has a field here. What follows from other fi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import field, frozen
 from attrs.validators import optional
@@ -32,7 +32,7 @@ def _bound(_: object, attribute: Attribute[float], value: float) -> None:
         raise InputError(f"{attribute.name} must be at least 1, not {value!r}")
 
 
-def _numbers(instance: object, attribute: Attribute[float], value: tuple[float, ...]) -> None:
+def _numbers(instance: object, attribute: Attribute[Any], value: tuple[float, ...]) -> None:
     """Accept only finite numbers of at least 0."""
     for number in value:
         check.not_negative(instance, attribute, number)
