@@ -304,7 +304,7 @@ def test_it_can_be_read_while_it_is_recorded(
 ) -> None:
     monkeypatch.setattr(recorder_module, "MERGE_EVERY", 3)
     path = tmp_path / "run.parquet"
-    samples = _simulated(60)
+    samples = _simulated(30)
     recorder = Recorder(path, flush_rows=1)
     recorder.take(samples[0])
     assert recorder.flush()

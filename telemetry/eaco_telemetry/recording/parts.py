@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import os
 import re
 from typing import IO, TYPE_CHECKING, Final
@@ -70,7 +71,10 @@ def live_parts(recording: Path, through: int) -> list[Part]:
 def write_part(recording: Path, number: int, frame: pl.DataFrame) -> Part:
     """Write one part. It appears whole or not at all. Raises OSError or polars' errors."""
     part = _part(recording, number, number)
-    _appear(part.path, lambda path: frame.write_parquet(path, compression="zstd", metadata=_META))
+    # By way of memory, so that a full disk is told as such; parts are small.
+    packed = io.BytesIO()
+    frame.write_parquet(packed, compression="zstd", metadata=_META)
+    _appear(part.path, lambda path: path.write_bytes(packed.getbuffer()))
     return part
 
 

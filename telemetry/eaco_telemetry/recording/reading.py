@@ -77,7 +77,7 @@ def collect(rows: pl.LazyFrame, path: Path) -> pl.DataFrame:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise EnvironmentFault(f"{path}: cannot be read: {_one_line(error)}") from error
+        raise EnvironmentFault(f"{path}: cannot be read: {one_line(error)}") from error
     except PolarsError as error:
         raise damaged(path, error) from error
 
@@ -109,7 +109,7 @@ def source(path: Path, *, keep_unknown: bool = False) -> Source:
 
 def damaged(path: Path, error: BaseException) -> InputError:
     """Say that a file cannot be understood."""
-    return InputError(f"is no Parquet file, or it is damaged ({_one_line(error)})", where=str(path))
+    return InputError(f"is no Parquet file, or it is damaged ({one_line(error)})", where=str(path))
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
@@ -139,7 +139,7 @@ def _header(path: Path) -> Mapping[str, pl.DataType]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise EnvironmentFault(f"{path}: cannot be read: {_one_line(error)}") from error
+        raise EnvironmentFault(f"{path}: cannot be read: {one_line(error)}") from error
     except PolarsError as error:
         raise damaged(path, error) from error
     if version != RECORDING_SCHEMA:
@@ -178,6 +178,9 @@ def _can_become(found: object, wanted: object) -> bool:
     )
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """Give the reason of an error of the system or of polars."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return lines[0].rpartition("underlying IO error: ")[2] if lines else type(error).__name__

@@ -245,9 +245,8 @@ class Recorder:
         try:
             work()
         except (OSError, PolarsError) as error:
-            reason = str(error).strip().splitlines() or [type(error).__name__]
             self._fault = EnvironmentFault(
-                f"{self._path}: recording stopped: {reason[0]};"
+                f"{self._path}: recording stopped: {reading.one_line(error)};"
                 " what was recorded before stays readable"
             )
         except Exception as error:  # noqa: BLE001 - told by `take` or `close`
