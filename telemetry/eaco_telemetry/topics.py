@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ROOT: Final = "eaco/v1"
 """All topics begin with this; the number goes up when old receivers could not go on."""
 
-KINDS: Final = ("state", "meta", "sample", "event")
+KINDS: Final = ("meta", "state", "event", "sample")
 MAX_NAME: Final = 64
 
 _QOS: Final = {"sample": 0, "meta": 1, "state": 1, "event": 1}
@@ -96,7 +96,10 @@ class NodeTopics:
 
 
 def filters(site: str = "+", node_id: str = "+") -> tuple[tuple[str, int], ...]:
-    """Give what to subscribe to, each with its QoS. ``+`` stands for every site or node."""
+    """Give what to subscribe to, each with its QoS. ``+`` stands for every site or node.
+
+    The order is that in which a broker gives what it has retained: what explains comes first.
+    """
     if site != "+":
         check_name(site, "the site")
     if node_id != "+":

@@ -14,7 +14,7 @@ from eaco_telemetry.subscriber.options import SubscriberCounters, SubscriberOpti
 from eaco_telemetry.subscriber.update_queue import UpdateQueue
 from eaco_telemetry.subscriber.updates import ConnectionChanged, NodeView
 from eaco_telemetry.topics import filters
-from eaco_telemetry.transport import Backoff, ConnectionLost, ConnectionRefused
+from eaco_telemetry.transport import Backoff, ConnectionLost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
@@ -145,11 +145,8 @@ class Subscriber:
             try:
                 await self._listen(backoff)
                 wait_s, reason = backoff.next_s(), "the broker ended the connection"
-            except ConnectionRefused as fault:
-                wait_s = options.backoff_cap_s if fault.retry_slowly else backoff.next_s()
-                reason = str(fault)
             except ConnectionLost as fault:
-                wait_s, reason = backoff.next_s(), str(fault)
+                wait_s, reason = backoff.next_s(fault), str(fault)
             self._faults.tell("connection", reason, time.monotonic())
             self._tell([ConnectionChanged(connected=False, reason=reason, retry_in_s=wait_s)])
             await asyncio.sleep(wait_s)
