@@ -15,7 +15,7 @@ from attrs import Factory, define, frozen
 from eaco_telemetry.booking.series import Intervals, SeriesMaker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from eaco_telemetry.booking.rows import Device, NodeRecording, Processes
 
@@ -35,6 +35,12 @@ class Column:
         self.seen += bytes(steps)
         self.util_ratio += [None] * steps
         self.processes += [None] * steps
+
+    def repeat(self, steps: int, util_ratio: float | None, processes: Processes) -> None:
+        """Add steps that lie in one interval; their joules are there already."""
+        self.seen += b"\x01" * steps
+        self.util_ratio += [util_ratio] * steps
+        self.processes += [processes] * steps
 
 
 @define
@@ -85,7 +91,7 @@ class GridMaker:
         if not ready:
             return None
         edges: set[int] = set()
-        for intervals in ready.values():
+        for intervals in _unlike(ready.values()):
             edges.update(intervals.t0_ns)
             edges.update(intervals.t1_ns)
         low, high = min(edges), max(edges)
@@ -125,33 +131,51 @@ def _on_grid(some: Intervals, grid: list[int]) -> Column:
         # The usual case: all devices were read together, without a gap or a cut.
         return Column(some.joules, bytearray(b"\x01" * steps), some.util_ratio, some.processes)
     column = Column()
-    put_j, put_seen = column.joules.append, column.seen.append
-    put_util, put_processes = column.util_ratio.append, column.processes.append
-    at = 0
-    for t0, t1, joules, util, processes in zip(
-        some.t0_ns, some.t1_ns, some.joules, some.util_ratio, some.processes, strict=True
-    ):
-        if grid[at] != t0:
-            start = bisect_left(grid, t0, at)
-            column.skip(start - at)
-            at = start
-        at += 1
-        if grid[at] == t1:
-            put_j(joules)
-            put_seen(1)
-            put_util(util)
-            put_processes(processes)
-            continue
-        end = bisect_left(grid, t1, at)
-        length = t1 - t0
-        for step in range(at - 1, end):
-            put_j(joules * ((grid[step + 1] - grid[step]) / length))
-            put_seen(1)
-            put_util(util)
-            put_processes(processes)
-        at = end
+    at = done = 0
+    for here in _special(some, grid):
+        at = _copy(some, done, here, column, at)
+        start = bisect_left(grid, some.t0_ns[here], at)
+        column.skip(start - at)
+        at = bisect_left(grid, some.t1_ns[here], start)
+        length = some.t1_ns[here] - some.t0_ns[here]
+        joules = some.joules[here]
+        column.joules += [joules * ((b - a) / length) for a, b in pairwise(grid[start : at + 1])]
+        column.repeat(at - start, some.util_ratio[here], some.processes[here])
+        done = here + 1
+    at = _copy(some, done, len(some.joules), column, at)
     column.skip(steps - at)
     return column
+
+
+def _special(some: Intervals, grid: list[int]) -> list[int]:
+    """Find the intervals that do not just follow the one before, or that the grid cuts."""
+    own = {*some.t0_ns, *some.t1_ns}
+    cut = {bisect_right(some.t1_ns, edge) for edge in grid if edge not in own}
+    cut.discard(len(some.t1_ns))
+    gaps = [
+        k + 1 for k, (a, b) in enumerate(zip(some.t1_ns, some.t0_ns[1:], strict=False)) if a != b
+    ]
+    return sorted({0, *cut, *gaps})
+
+
+def _copy(some: Intervals, start: int, end: int, column: Column, at: int) -> int:
+    """Put intervals on the grid that lie there side by side and uncut; return where they end."""
+    if start == end:
+        return at
+    column.joules += some.joules[start:end]
+    column.seen += b"\x01" * (end - start)
+    column.util_ratio += some.util_ratio[start:end]
+    column.processes += some.processes[start:end]
+    return at + end - start
+
+
+def _unlike(some: Iterable[Intervals]) -> Iterator[Intervals]:
+    """Leave out intervals at the same times as others: devices are mostly read together."""
+    kept: list[Intervals] = []
+    for one in some:
+        if not any(one.t0_ns == old.t0_ns and one.t1_ns == old.t1_ns for old in kept):
+            kept.append(one)
+            yield one
 
 
 def grids(recording: NodeRecording, maker: SeriesMaker, cuts_ns: Sequence[int]) -> Iterator[Grid]:

@@ -303,13 +303,15 @@ def _processes(part: pl.DataFrame, *, with_pids: bool) -> list[Processes]:
         zip(fields.field("pid").to_list(), fields.field("sm_ratio").to_list(), strict=True)
     )
     made: list[Processes] = []
-    known: dict[Processes, Processes] = {}
+    last: Processes = None
     at = 0
     for count in counts:
         if count is None:
             made.append(None)
             continue
         processes = tuple(pairs[at : at + count])
-        made.append(known.setdefault(processes, processes))  # most are alike: kept once
+        if processes != last:  # most are as before, and are kept once
+            last = processes
+        made.append(last)
         at += count
     return made

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from math import fsum
-from operator import mul
+from operator import mul, sub
 from typing import TYPE_CHECKING, Final
 
 from attrs import Factory, define, field, frozen
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from eaco_telemetry.booking.aligned import Part
     from eaco_telemetry.booking.holds import Span
     from eaco_telemetry.booking.rows import Processes
-    from eaco_telemetry.booking.rules import GpuLayout, Plan, Planner, Source
+    from eaco_telemetry.booking.rules import GpuLayout, Plan, Planner, Source, Weights
     from eaco_telemetry.booking.server import NodeSteps
 
 _LEAST_W: Final = 1e-6
@@ -79,6 +79,45 @@ class NodeBook:
                 self.book(_SegmentBook(self, node, part).close())
 
 
+@frozen
+class _GpuPart:
+    """One GPU in a segment, with its active energy by step.
+
+    `weights`: by step, a column for each job of the plan and one for what is left; None
+    where they are the same in all steps.
+    """
+
+    plan: Plan
+    active: list[float]
+    weights: list[tuple[float, ...]] | None
+
+    @property
+    def of_jobs(self) -> list[float]:
+        """What of the active part the jobs pay, by step."""
+        if self.weights is None:
+            return self.active
+        left = map(mul, self.active, self.weights[-1])
+        return list(map(sub, self.active, left))
+
+
+def _weights(plan: Plan, processes: list[Processes]) -> list[tuple[float, ...]] | None:
+    if not plan.looks_at_processes:
+        return None
+    at = plan.at
+    return list(zip(*[at(some)[0] for some in processes], strict=True))
+
+
+def _parted(
+    joules: list[float], most_w: float, lengths_s: list[float]
+) -> tuple[list[float], list[float]]:
+    """Part the energy of each step in what is up to a power and what is above it."""
+    if not most_w:
+        return [0.0] * len(joules), joules
+    most_j = [most_w * length_s for length_s in lengths_s]
+    base = list(map(min, joules, most_j))
+    return base, list(map(sub, joules, base))
+
+
 class _SegmentBook:
     def __init__(self, book: NodeBook, node: NodeSteps, part: Part) -> None:
         self._book = book
@@ -90,14 +129,12 @@ class _SegmentBook:
         self._jobs: dict[str, float] = {}
         self._idle: list[float] = []
         self._unattributed: list[float] = []
-        self._plans: list[Plan] = []
-        self._active: list[list[float]] = []
+        self._gpus: list[_GpuPart] = []
 
     def close(self) -> Segment:
         node, grounds = self._node, self._book.grounds
         for number, gpu in enumerate(self._book.layout):
             plan = self._book.planner.plan(gpu, self._t0)
-            self._plans.append(plan)
             self._book_gpu(number, gpu, plan)
         if node.server_j is not None:
             self._book_server(node.server_j[self._steps])
@@ -121,15 +158,11 @@ class _SegmentBook:
         column = self._node.gpus[number]
         joules = column.joules[self._steps]
         processes = column.processes[self._steps]
-        idle_w = self._book.idle_w[gpu.gpu_id]
-        base = [
-            energy if energy < (most := idle_w * length_s) else most
-            for energy, length_s in zip(joules, self._lengths_s, strict=True)
-        ]
-        active = [energy - below for energy, below in zip(joules, base, strict=True)]
-        self._active.append(active)
+        base, active = _parted(joules, self._book.idle_w[gpu.gpu_id], self._lengths_s)
         self._note_measured(gpu, column.seen)
         self._book.grounds.gpus_j += fsum(joules)
+        part = _GpuPart(plan, active, _weights(plan, processes))
+        self._gpus.append(part)
         if not plan.residents:
             self._idle.append(fsum(base))
             # Where it is known that nobody was there, nothing can be attributed.
@@ -138,81 +171,72 @@ class _SegmentBook:
             self._idle.append(fsum(empty))
             self._unattributed.append(fsum(others))
             return
-        self._idle.append(self._spread(base, plan, processes, active=False))
-        self._unattributed.append(self._spread(active, plan, processes, active=True, note=True))
+        self._book_base(part, base)
+        self._unattributed.append(self._spread(active, plan.active, part))
+        self._note_active(part, processes)
 
-    def _spread(
-        self,
-        values: list[float],
-        plan: Plan,
-        processes: list[Processes],
-        *,
-        active: bool,
-        note: bool = False,
-    ) -> float:
-        """Give the jobs their part of each step; return what is left."""
-        if not plan.looks_at_processes:
-            sums: dict[Processes, float] = {None: fsum(values)}
+    def _book_base(self, part: _GpuPart, base: list[float]) -> None:
+        """Book base power of a GPU, or the part of the server's that goes with it."""
+        if part.plan.sm_base:
+            # What is left is that of strangers.
+            self._unattributed.append(self._spread(base, part.plan.base, part))
         else:
-            sums = {}
-            for energy, some in zip(values, processes, strict=True):
-                sums[some] = sums.get(some, 0.0) + energy
-        left: list[float] = []
-        for some, total in sums.items():
-            base_split, active_split, source = plan.at(some)
-            split = active_split if active else base_split
-            for job_id, part in split.jobs:
-                self._jobs[job_id] = self._jobs.get(job_id, 0.0) + total * part
-            if split.rest:
-                left.append(total * split.rest)
-                if not active and plan.strangers_take_base:
-                    self._unattributed.append(left.pop())
-            if note:
-                by = self._book.grounds.active_j
-                by[source] = by.get(source, 0.0) + total
-        return fsum(left)
+            self._idle.append(self._spread_alike(fsum(base), part.plan.base, part.plan))
+
+    def _spread(self, values: list[float], weights: Weights, part: _GpuPart) -> float:
+        """Give the jobs their part of each step; return what is left."""
+        if part.weights is None:
+            return self._spread_alike(fsum(values), weights, part.plan)
+        for job_id, column in zip(part.plan.jobs, part.weights, strict=False):
+            mine = fsum(map(mul, values, column))
+            self._jobs[job_id] = self._jobs.get(job_id, 0.0) + mine
+        return fsum(map(mul, values, part.weights[-1]))
+
+    def _spread_alike(self, total: float, weights: Weights, plan: Plan) -> float:
+        for job_id, weight in zip(plan.jobs, weights, strict=False):
+            self._jobs[job_id] = self._jobs.get(job_id, 0.0) + total * weight
+        return total * weights[-1]
+
+    def _note_active(self, part: _GpuPart, processes: list[Processes]) -> None:
+        by, plan = self._book.grounds.active_j, part.plan
+        if part.weights is None:
+            by[plan.source] = by.get(plan.source, 0.0) + fsum(part.active)
+            return
+        for energy, some in zip(part.active, processes, strict=True):
+            source = plan.at(some)[1]
+            by[source] = by.get(source, 0.0) + energy
 
     def _book_server(self, server_j: list[float]) -> None:
-        idle_w = self._book.server_idle_w
-        base = [
-            energy if energy < (most := idle_w * length_s) else most
-            for energy, length_s in zip(server_j, self._lengths_s, strict=True)
-        ]
-        dynamic = [energy - below for energy, below in zip(server_j, base, strict=True)]
+        base, dynamic = _parted(server_j, self._book.server_idle_w, self._lengths_s)
         self._book.grounds.server_j += fsum(server_j)
-        count = len(self._plans)
-        if not count:
+        if not self._gpus:
             self._idle.append(fsum(base))
-        part_j = [energy / count for energy in base] if count else []
-        for number, plan in enumerate(self._plans):
-            if not plan.residents:
-                self._idle.append(fsum(part_j))
-                continue
-            processes = self._node.gpus[number].processes[self._steps]
-            self._idle.append(self._spread(part_j, plan, processes, active=False))
+        for part in self._gpus:
+            mine = [energy / len(self._gpus) for energy in base]
+            if part.plan.residents:
+                self._book_base(part, mine)
+            else:
+                self._idle.append(fsum(mine))
         self._book_dynamic(dynamic)
 
     def _book_dynamic(self, dynamic: list[float]) -> None:
         """Book the dynamic part of the server like the active parts of the jobs' GPUs."""
         held: dict[str, float] = {}
-        for plan in self._plans:
-            for job_id, weight in plan.held:
+        for part in self._gpus:
+            for job_id, weight in part.plan.held:
                 held[job_id] = held.get(job_id, 0.0) + weight
         whole = fsum(held.values())
         if not whole:
             self._unattributed.append(fsum(dynamic))
             return
-        of_jobs = [self._jobs_part(number) for number in range(len(self._plans))]
-        totals = [sum(at) for at in zip(*of_jobs, strict=True)]
+        busy = [part for part in self._gpus if part.plan.residents]
+        totals = [sum(at) for at in zip(*[part.of_jobs for part in busy], strict=True)]
         ratios = [
             energy / total if total > _LEAST_W * length_s else 0.0
             for energy, total, length_s in zip(dynamic, totals, self._lengths_s, strict=True)
         ]
-        for number, plan in enumerate(self._plans):
-            if plan.residents:
-                processes = self._node.gpus[number].processes[self._steps]
-                mine = list(map(mul, self._active[number], ratios))
-                self._spread(mine, plan, processes, active=True)
+        for part in busy:
+            self._spread(list(map(mul, part.active, ratios)), part.plan.active, part)
         quiet_j = fsum(
             energy
             for energy, total, length_s in zip(dynamic, totals, self._lengths_s, strict=True)
@@ -220,19 +244,6 @@ class _SegmentBook:
         )
         for job_id, weight in held.items():
             self._jobs[job_id] = self._jobs.get(job_id, 0.0) + quiet_j * (weight / whole)
-
-    def _jobs_part(self, number: int) -> list[float]:
-        """Give what of the active part of a GPU the jobs pay, step by step."""
-        plan, active = self._plans[number], self._active[number]
-        if not plan.residents:
-            return [0.0] * len(active)
-        if not plan.looks_at_processes:
-            return active
-        processes = self._node.gpus[number].processes[self._steps]
-        return [
-            energy * (1.0 - plan.at(some)[1].rest)
-            for energy, some in zip(active, processes, strict=True)
-        ]
 
     def _note_measured(self, gpu: GpuLayout, seen: bytearray) -> None:
         measured_ns = self._measured_ns(seen)

@@ -45,17 +45,6 @@ Source: TypeAlias = Literal["alone", "sm", "solo", "equal", "time", "mig"]
 
 
 @frozen
-class Split:
-    """Parts of one: what each job pays, and what is left (idle or unattributed)."""
-
-    jobs: tuple[tuple[str, float], ...]
-    rest: float = 0.0
-
-
-NOTHING: Final = Split((), 1.0)
-
-
-@frozen
 class GpuLayout:
     """One GPU that is measured, and its MIG instances with their part of it, if it has any."""
 
@@ -68,7 +57,11 @@ class GpuLayout:
         return (self.gpu_id, *(instance_id for instance_id, _ in self.instances))
 
 
-def _no_splits() -> dict[Processes, tuple[Split, Split, Source]]:
+Weights: TypeAlias = tuple[float, ...]
+"""What each job of a plan pays, and last what is left. Together they are 1."""
+
+
+def _no_weights() -> dict[int, tuple[Processes, Weights, Source]]:
     return {}
 
 
@@ -76,19 +69,21 @@ def _no_splits() -> dict[Processes, tuple[Split, Split, Source]]:
 class Plan:
     """How one GPU is split while its residents stay the same.
 
-    `base`: its rest is idle. `active`: its rest is unattributed. Both stand where the
+    `jobs`: who pays; with the rule `time` also jobs that are not there now. `base`: what is
+    left of it is idle. `active`: what is left of it is unattributed. Both stand where the
     processes say nothing. `pids`: those of each resident, if all are known. `by_sm`: whether
     SM shares count; `sm_base`: for the base too.
     """
 
     residents: tuple[str, ...]
-    base: Split
-    active: Split
+    jobs: tuple[str, ...]
+    base: Weights
+    active: Weights
     source: Source
     pids: tuple[frozenset[int], ...] | None = None
     by_sm: bool = True
     sm_base: bool = False
-    _known: dict[Processes, tuple[Split, Split, Source]] = field(init=False, factory=_no_splits)
+    _known: dict[int, tuple[Processes, Weights, Source]] = field(init=False, factory=_no_weights)
 
     @property
     def looks_at_processes(self) -> bool:
@@ -96,54 +91,51 @@ class Plan:
         return self.pids is not None
 
     @property
-    def strangers_take_base(self) -> bool:
-        """Whether what is left of the base is that of strangers, and not idle."""
-        return self.sm_base
-
-    @property
     def held(self) -> tuple[tuple[str, float], ...]:
         """How much of this GPU each job holds, where nothing else tells jobs apart."""
         if self.source == "time":
-            return self.base.jobs
+            return tuple(zip(self.jobs, self.base, strict=False))
         return tuple([(job_id, 1.0) for job_id in self.residents])
 
-    def at(self, processes: Processes) -> tuple[Split, Split, Source]:
-        """Give base, active and what active is split by, with these processes on the GPU."""
+    def at(self, processes: Processes) -> tuple[Weights, Source]:
+        """Give the active split with these processes on the GPU, and what it stands on."""
         if self.pids is None or processes is None:
-            return self.base, self.active, self.source
-        known = self._known.get(processes)
+            return self.active, self.source
+        # The processes are kept as well, so that no others can have the same identity.
+        known = self._known.get(id(processes))
         if known is None:
-            known = self._known[processes] = self._measure(processes, self.pids)
-        return known
+            known = (processes, *self._measure(processes, self.pids))
+            self._known[id(processes)] = known
+        return known[1], known[2]
 
     def _measure(
         self, processes: tuple[Process, ...], pids: tuple[frozenset[int], ...]
-    ) -> tuple[Split, Split, Source]:
-        own_ratio = [0.0] * len(pids)
-        others_ratio = 0.0
-        measured, others = True, False
+    ) -> tuple[Weights, Source]:
+        ratios = [0.0] * (len(pids) + 1)
+        measured, others = self.by_sm, False
         for pid, sm_ratio in processes:
-            owner = next((i for i, own in enumerate(pids) if pid in own), None)
-            others |= owner is None and sm_ratio != 0.0
+            owner = len(pids)
+            for i, own in enumerate(pids):
+                if pid in own:
+                    owner = i
+                    break
+            else:
+                others |= sm_ratio != 0.0
             if sm_ratio is None:
                 measured = False
-            elif owner is None:
-                others_ratio += sm_ratio
             else:
-                own_ratio[owner] += sm_ratio
-        total = sum(own_ratio) + others_ratio
-        if self.by_sm and measured and total > 0.0:
-            parts = zip(self.residents, own_ratio, strict=True)
-            split = Split(
-                tuple([(job_id, own / total) for job_id, own in parts]), others_ratio / total
-            )
+                ratios[owner] += sm_ratio
+        total = sum(ratios)
+        if measured and total > 0.0:
             alone = len(pids) == 1 and not others
-            return split if self.sm_base else self.base, split, "alone" if alone else "sm"
+            return tuple([ratio / total for ratio in ratios]), "alone" if alone else "sm"
         if others:
-            part = 1.0 / (len(pids) + 1)
-            split = Split(tuple([(job_id, part) for job_id in self.residents]), part)
-            return split if self.sm_base else self.base, split, "equal"
-        return self.base, self.active, self.source
+            return (1.0 / len(ratios),) * len(ratios), "equal"
+        return self.active, self.source
+
+
+def _nobody() -> Plan:
+    return Plan((), (), (1.0,), (1.0,), "alone")
 
 
 @frozen
@@ -162,15 +154,17 @@ class Planner:
         holds = self.holds.of(gpu.gpu_id)
         residents = holds.residents(at_ns)
         if not residents:
-            return Plan((), NOTHING, NOTHING, "alone")
+            return _nobody()
         if self.rule == "time":
-            split = _by_time(holds, at_ns)
-            return Plan(residents, split, split, "time")
-        equal = _equally(residents)
+            by_time = _by_time(holds, at_ns)
+            weights = (*by_time.values(), 0.0)
+            return Plan(residents, tuple(by_time), weights, weights, "time")
+        equal = (*_equally(residents).values(), 0.0)
         pids = [self.holds.pids(gpu.gpu_id, job_id) for job_id in residents]
         known = tuple([own for own in pids if own is not None])
         active, source = self._unmeasured(residents, equal)
         return Plan(
+            residents,
             residents,
             equal,
             active,
@@ -180,7 +174,7 @@ class Planner:
             sm_base=self.rule == "sm",
         )
 
-    def _unmeasured(self, residents: tuple[str, ...], equal: Split) -> tuple[Split, Source]:
+    def _unmeasured(self, residents: tuple[str, ...], equal: Weights) -> tuple[Weights, Source]:
         if len(residents) == 1:
             return equal, "alone"
         if self.rule == "default":
@@ -188,8 +182,7 @@ class Planner:
             known = [util for util in utils if util is not None]
             total = sum(known)
             if len(known) == len(utils) and total > 0.0:
-                parts = zip(residents, known, strict=True)
-                return Split(tuple([(job_id, util / total) for job_id, util in parts])), "solo"
+                return (*[util / total for util in known], 0.0), "solo"
         return equal, "equal"
 
     def _plan_instances(self, gpu: GpuLayout, at_ns: int) -> Plan:
@@ -204,27 +197,28 @@ class Planner:
             residents.update(here)
             used += part
             split = _by_time(holds, at_ns) if self.rule == "time" else _equally(here)
-            for job_id, share in split.jobs:
+            for job_id, share in split.items():
                 base[job_id] = base.get(job_id, 0.0) + part * share
         if not residents:
-            return Plan((), NOTHING, NOTHING, "alone")
+            return _nobody()
         return Plan(
             tuple(sorted(residents)),
-            Split(tuple(base.items()), max(0.0, 1.0 - used)),
-            Split(tuple([(job_id, part / used) for job_id, part in base.items()])),
-            "alone" if len(residents) == 1 else "mig",
+            tuple(base),
+            (*base.values(), max(0.0, 1.0 - used)),
+            (*[part / used for part in base.values()], 0.0),
+            "time" if self.rule == "time" else "alone" if len(residents) == 1 else "mig",
         )
 
 
-def _equally(jobs: Sequence[str]) -> Split:
-    return Split(tuple([(job_id, 1.0 / len(jobs)) for job_id in jobs]))
+def _equally(jobs: Sequence[str]) -> dict[str, float]:
+    return dict.fromkeys(jobs, 1.0 / len(jobs))
 
 
-def _by_time(holds: GpuHolds, at_ns: int) -> Split:
+def _by_time(holds: GpuHolds, at_ns: int) -> dict[str, float]:
     """Split by the time that each job held in the stretch of time around this one."""
     stretch = holds.stretch(at_ns)
     if stretch is None:
-        return NOTHING
+        return {}
     held = {job_id: merged_length(spans, stretch) for job_id, spans in holds.spans.items()}
     total = sum(held.values())
-    return Split(tuple([(job_id, own / total) for job_id, own in held.items() if own]))
+    return {job_id: own / total for job_id, own in held.items() if own}

@@ -17,6 +17,7 @@ Within an interval power counts as constant, so that cutting one changes nothing
 
 from __future__ import annotations
 
+from operator import sub
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from attrs import Factory, define, field
@@ -99,10 +100,42 @@ class _Series:
         return self.t_ns if self.t_ns < last else None
 
     def feed(self, rows: Rows, into: Intervals) -> None:
+        if self._feed_plain(rows, into):
+            return
         if self.counts:
             self._feed_counter(rows, into)
         elif self.facts.powers:
             self._feed_power(rows, into)
+
+    def _feed_plain(self, rows: Rows, into: Intervals) -> bool:
+        """Make the intervals column by column, if there is nothing special about these rows."""
+        values = rows.energy_j if self.counts else rows.power_w
+        first = rows.t_ns[0] if self.t_ns is None else self.t_ns
+        known = [value for value in values if value is not None]
+        if self.merges_still or first < self.clip_ns or len(known) < max(2, len(values)):
+            return False
+        times = rows.t_ns if self.t_ns is None else [self.t_ns, *rows.t_ns]
+        lengths = list(map(sub, times[1:], times))
+        if min(lengths) <= 0 or (not self.counts and max(lengths) > self.max_gap_ns):
+            return False
+        if self.counts:
+            ends = known if self.t_ns is None else [self.energy_j, *known]
+            joules = list(map(sub, ends[1:], ends))
+            if min(joules) < 0.0:
+                return False
+            self.tally.bridged_ns += sum(one for one in lengths if one > self.max_gap_ns)
+            self.energy_j = known[-1]
+        else:
+            powers = known[len(known) - len(lengths) :]
+            joules = [watts * (length / _NS) for watts, length in zip(powers, lengths, strict=True)]
+        skip = 1 if self.t_ns is None else 0
+        into.t0_ns += times[:-1]
+        into.t1_ns += times[1:]
+        into.joules += joules
+        into.util_ratio += rows.util_ratio[skip:]
+        into.processes += rows.processes[skip:]
+        self.t_ns = rows.t_ns[-1]
+        return True
 
     def _feed_counter(self, rows: Rows, into: Intervals) -> None:
         before, last_j, final = self.t_ns, self.energy_j, self.facts.last_energy_ns
