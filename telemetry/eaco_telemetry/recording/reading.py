@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 from attrs import frozen
-from polars.exceptions import PolarsError
+from polars.exceptions import PanicException, PolarsError
 
 from eaco_core.errors import EnvironmentFault, InputError
 from eaco_telemetry.recording import parts as _parts
@@ -24,6 +24,9 @@ from eaco_telemetry.recording.columns import (
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping
+
+POLARS_ERRORS: Final = (PolarsError, PanicException)
+"""What polars raises for a file that it cannot make sense of."""
 
 _TRIES: Final = 5
 
@@ -78,7 +81,7 @@ def collect(rows: pl.LazyFrame, path: Path) -> pl.DataFrame:
         raise
     except OSError as error:
         raise EnvironmentFault(f"{path}: cannot be read: {one_line(error)}") from error
-    except PolarsError as error:
+    except POLARS_ERRORS as error:
         raise damaged(path, error) from error
 
 
@@ -140,7 +143,7 @@ def _header(path: Path) -> Mapping[str, pl.DataType]:
         raise
     except OSError as error:
         raise EnvironmentFault(f"{path}: cannot be read: {one_line(error)}") from error
-    except PolarsError as error:
+    except POLARS_ERRORS as error:
         raise damaged(path, error) from error
     if version != RECORDING_SCHEMA:
         raise InputError(

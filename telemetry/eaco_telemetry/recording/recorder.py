@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 from attrs import frozen
-from polars.exceptions import PolarsError
 
 from eaco_core.errors import EnvironmentFault, InputError, InternalError
 from eaco_telemetry.recording import parts as _parts
@@ -244,7 +243,7 @@ class Recorder:
             return
         try:
             work()
-        except (OSError, PolarsError) as error:
+        except (OSError, *reading.POLARS_ERRORS) as error:
             self._fault = EnvironmentFault(
                 f"{self._path}: recording stopped: {reading.one_line(error)};"
                 " what was recorded before stays readable"
