@@ -48,9 +48,17 @@ COMMANDS: dict[str, CommandEntry] = {
         "eaco_adapters.cli.check",
         "Check a history of any scheduler against the invariants.",
     ),
+    "energy": CommandEntry(
+        "eaco_adapters.cli.energy",
+        "Book every joule of a recording on the jobs that held the GPUs.",
+    ),
     "explain": CommandEntry(
         "eaco_adapters.cli.explain",
         "Say why a job was placed where it was, or why it waited.",
+    ),
+    "top": CommandEntry(
+        "eaco_adapters.cli.top",
+        "Show live nodes, GPUs, watts and processes, of this machine or of a broker.",
     ),
 }
 
