@@ -13,7 +13,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from eaco_core.errors import EnvironmentFault, InputError
 
@@ -274,13 +274,6 @@ def read_password(file: Path | None, env: str = PASSWORD_VARIABLE) -> str | None
     if len(line) > _MAX_SECRET_BYTES:
         raise InputError(f"the first line of {file} is too long for a password")
     return secret
-
-
-def with_login(
-    options: MqttOptions, *, username: str | None = None, password: str | None = None
-) -> MqttOptions:
-    """Give the options with a user name (if given; else that of the address) and password."""
-    return evolve(options, username=username or options.username, password=password)
 
 
 # -------------------------------------------------------------------------- connecting
