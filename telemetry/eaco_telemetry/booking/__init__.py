@@ -23,6 +23,7 @@ from eaco_telemetry.booking.report import (
 )
 from eaco_telemetry.booking.rows import recordings_of
 from eaco_telemetry.booking.rules import RULES, Rule
+from eaco_telemetry.booking.sentences import sentences
 from eaco_telemetry.booking.steps import Steps
 
 __all__ = [
@@ -39,4 +40,5 @@ __all__ = [
     "account",
     "document",
     "recordings_of",
+    "sentences",
 ]

@@ -123,7 +123,7 @@ def open_recordings(
     `processes_of`: the GPUs whose processes are needed one by one, because it is known
     which of them are a job's. Raises what `scan_recording` raises.
     """
-    path = Path(paths[0])
+    path = Path(", ".join(str(one) for one in paths))  # a name for messages
     rows = pl.concat([scan_recording(one) for one in paths], how="vertical")
     rows = keep(rows, pl.col("kind") != "event")
     sessions = collect(_session_facts(rows), path).to_dicts()

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import evolve, field, frozen
 
+from eaco_telemetry.booking.sentences import sentences
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -175,7 +177,7 @@ def document(report: EnergyReport) -> dict[str, Any]:
         "difference_j": report.difference_j,
         "active_split_j": dict(sorted(report.active_j.items())),
         "nodes": [_node(node) for node in report.nodes],
-        "notes": list(report.notes),
+        "notes": sentences(report),
     }
 
 
