@@ -28,6 +28,7 @@ from eaco_telemetry.readers.base import (
     node_sample,
     without_values,
 )
+from eaco_telemetry.readers.plug import PlugReader
 from eaco_telemetry.samples import Moment, NodeSample
 
 if TYPE_CHECKING:
@@ -123,7 +124,8 @@ class Sampler:
         self._patience_s = min(patience_s, read_timeout_s)
         self._seq = 0
         self._slots: list[_Slot] = []
-        for reader in readers:
+        # A meter of the node that somebody named counts more than one that was found.
+        for reader in sorted(readers, key=lambda reader: not isinstance(reader, PlugReader)):
             key = _free_key(reader.name, {slot.key for slot in self._slots})
             self._slots.append(_Slot(key, reader, Worker(f"eaco-{key}")))
         self._names = tuple(slot.key for slot in self._slots)

@@ -3,7 +3,8 @@
 Each device has one main reader. A Jetson is read through its own files and not through
 NVML, which knows next to nothing there; except a Thor, where both add to each other. The
 reader for all other drivers comes last and takes only what nobody else took. The host is
-always read.
+always read. A DCGM exporter that runs on this node, and the amdsmi of an installed ROCm,
+add what the main readers lack.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from eaco_telemetry.readers.drm import DrmReader
 from eaco_telemetry.readers.fdinfo import ClientScan
 from eaco_telemetry.readers.host import HostReader
 from eaco_telemetry.readers.intel import IntelReader
+from eaco_telemetry.readers.isolated import IsolatedReader, isolated_nvml
 from eaco_telemetry.readers.jetson import JetsonReader, is_jetson
 from eaco_telemetry.readers.nvml import NvmlOptions, NvmlReader
 from eaco_telemetry.readers.simulated import SimulatedReader
@@ -33,7 +35,17 @@ if TYPE_CHECKING:
 
     from eaco_telemetry.readers.base import Reader
 
-NAMES: Final = ("nvml", "jetson", "amd", "intel", "drm", "host", "simulated")
+NAMES: Final = (
+    "nvml",
+    "jetson",
+    "dcgm",
+    "amd",
+    "amdsmi",
+    "intel",
+    "drm",
+    "host",
+    "simulated",
+)
 """The readers that can be asked for by name, in the order in which they are tried."""
 
 OPEN_S: Final = 65.0
@@ -63,12 +75,17 @@ def choose_readers(
     want: Sequence[str] | None = None,
     simulate: int | None = None,
     seed: int = 0,
+    isolate: bool = False,
+    dcgm_url: str | None = None,
 ) -> Choice:
     """Find the readers for this node and open them. Blocks; not for an event loop.
 
     `want`: only these (see `NAMES`); one of them that has nothing to read is then an
     `EnvironmentFault`, and an unknown name an `InputError`. `simulate`: so many GPUs that do
-    not exist, and nothing else. `root`: where ``/sys``, ``/proc``, ``/etc`` and ``/dev`` are.
+    not exist, and nothing else. `isolate`: NVML in a process of its own (`readers.isolated`).
+    `dcgm_url`: the page of a DCGM exporter that is not at its usual place.
+
+    `root`: where ``/sys``, ``/proc``, ``/etc`` and ``/dev`` are.
     """
     wanted = _checked(want, simulate)
     if simulate is not None or (want is not None and "simulated" in want):
@@ -76,7 +93,7 @@ def choose_readers(
         reader.open()
         others = {name: "the GPUs are simulated" for name in NAMES if name != reader.name}
         return Choice((reader,), others)
-    search = _Search(node_id, root, wanted, strict=want is not None)
+    search = _Search(node_id, root, wanted, want is not None, isolate, dcgm_url)
     search.run()
     return Choice(tuple(search.readers), search.skipped, _hints(search, root))
 
@@ -102,13 +119,17 @@ class _Search:
     root: Path
     wanted: tuple[str, ...]
     strict: bool
+    isolate: bool
+    dcgm_url: str | None
     readers: list[Reader] = field(factory=list["Reader"])
     skipped: dict[str, str] = field(factory=dict[str, str])
 
     def run(self) -> None:
         try:
             self._nvidia()
+            self._dcgm()
             self.take(AmdReader(self.node_id, root=self.root))
+            self._amdsmi()
             self.take(IntelReader(self.node_id, root=self.root))
             # The GPU of a Jetson is no PCI card and has a reader of its own.
             taken = [bdf for reader in self.readers for bdf in _pci_addresses(reader)]
@@ -122,11 +143,9 @@ class _Search:
         self.skipped["simulated"] = _NOT_WANTED
 
     def _nvidia(self) -> None:
-        nvml = NvmlReader(self.node_id, NvmlOptions(root=self.root))
+        nvml = self._nvml()
         if not is_jetson(self.root):
-            self.skipped["jetson"] = "this node is no Jetson"
-            if self.strict and "jetson" in self.wanted:
-                raise EnvironmentFault(f"the reader jetson: {self.skipped['jetson']}")
+            self._unless_wanted("jetson", "this node is no Jetson")
             self._take_nvml(nvml)
             return
         if LinuxView(self.root).is_jetson_without_nvml():
@@ -139,7 +158,50 @@ class _Search:
         one = ids[0] if len(ids) == 1 else None
         self.take(JetsonReader(self.node_id, root=self.root, gpu_id=one))
 
-    def _take_nvml(self, nvml: NvmlReader) -> None:
+    def _nvml(self) -> NvmlReader | IsolatedReader:
+        if self.isolate:
+            return isolated_nvml(self.node_id, root=self.root)
+        return NvmlReader(self.node_id, NvmlOptions(root=self.root))
+
+    def _dcgm(self) -> None:
+        """An exporter is looked for where there is an NVIDIA GPU, or where it is named."""
+        if "dcgm" not in self.wanted:
+            self.skipped["dcgm"] = _NOT_WANTED
+            return
+        beside_nvml = any(reader.name == "nvml" for reader in self.readers)
+        asked = self.dcgm_url is not None or (self.strict and "dcgm" in self.wanted)
+        if not (asked or beside_nvml or LinuxView(self.root).pci_gpus()):
+            self.skipped["dcgm"] = "this node has no NVIDIA GPU"
+            return
+        # Loaded here, because most nodes do without it and its libraries.
+        from eaco_telemetry.readers.dcgm import DEFAULT_URL, DcgmReader  # noqa: PLC0415
+
+        url = self.dcgm_url or DEFAULT_URL
+        reader = DcgmReader(url, node_id=self.node_id, xid_events=not beside_nvml)
+        self.take(reader, keep=self.dcgm_url is not None)
+
+    def _amdsmi(self) -> None:
+        if importlib.util.find_spec("amdsmi") is None:
+            self._unless_wanted("amdsmi", "the library amdsmi is not installed")
+            return
+        cards = [reader for reader in self.readers if isinstance(reader, AmdReader)]
+        if not any(reader.pci_addresses for reader in cards):
+            self._unless_wanted("amdsmi", "this node has no AMD GPU")
+        elif any(reader.may_sleep for reader in cards):
+            self._unless_wanted("amdsmi", "it would keep a GPU awake that can fall asleep")
+        else:
+            from eaco_telemetry.readers.amdsmi import isolated_amdsmi  # noqa: PLC0415 - as dcgm
+
+            self.take(isolated_amdsmi(self.node_id))
+
+    def _unless_wanted(self, name: str, why: str) -> None:
+        """Note why a reader is not even tried."""
+        if name in self.wanted:
+            self._skip(name, why)
+        else:
+            self.skipped[name] = _NOT_WANTED
+
+    def _take_nvml(self, nvml: NvmlReader | IsolatedReader) -> None:
         """A GPU whose driver is not there yet, as early after boot, is not given up."""
         waiting = not self.strict and _may_get_driver(self.root)
         self.take(nvml, keep=waiting)
@@ -172,7 +234,7 @@ class _Search:
 
 
 def _pci_addresses(reader: Reader) -> frozenset[str]:
-    if isinstance(reader, CardReader | NvmlReader):
+    if isinstance(reader, CardReader | NvmlReader | IsolatedReader):
         return reader.pci_addresses
     return frozenset()
 

@@ -164,6 +164,8 @@ def _added(first: T, second: T, names: Iterable[str]) -> dict[str, Any]:
         if getattr(first, name) is None
         and getattr(second, name) is not None
         and not (name.endswith("_j") and name in first.capabilities)
+        # Two meters of one node do not measure at the same place.
+        and not (name.startswith("node_") and name in first.capabilities)
     }
 
 

@@ -176,6 +176,12 @@ class CardReader(abc.ABC):
         """Where its cards are, as far as they are on PCI. Known after `open`."""
         return frozenset(card.pci_bdf for card in self._cards.values() if card.pci_bdf)
 
+    @property
+    def may_sleep(self) -> bool:
+        """Whether one of its cards sleeps now or can fall asleep. Known after `open`."""
+        devices = [card.device for card in self._cards.values()]
+        return any(is_asleep(device) or can_fall_asleep(device) for device in devices)
+
     def open(self) -> None:
         """Find the cards; joules count from here. Raise `EnvironmentFault` if there is none."""
         if self._cards:
