@@ -142,7 +142,7 @@ class Node:
     # ---------------------------------------------------------------- messages
 
     def take_meta(self, meta: NodeMeta, size_bytes: int, *, retained: bool) -> bool:
-        """Take a meta of that size on the wire; say whether it counts."""
+        """Take a meta of that size on the wire; say whether it counts now."""
         if retained:
             session = self._retained_session(meta.session_id, meta.wall_ns)
             known = None if session is None else session.meta
@@ -153,12 +153,13 @@ class Node:
             if session is None:
                 return False
         session.meta, session.meta_bytes = meta, size_bytes
-        if session is self.current:
-            self.decoder = SampleDecoder(meta)
+        if session is not self.current:
+            return False
+        self.decoder = SampleDecoder(meta)
         return True
 
     def take_state(self, state: NodeState, *, retained: bool) -> bool:
-        """Take a state; say whether it counts. Leaving counts only for the current session."""
+        """Take a state; say whether it counts now. Leaving counts only for the current session."""
         current = self.current
         if retained:
             session = self._retained_session(state.session_id, state.wall_ns)
@@ -175,7 +176,7 @@ class Node:
         if session is None:
             return False
         session.state = state
-        return True
+        return session is self.current
 
     def event_is_new(self, session_id: str, event_seq: int) -> bool:
         """Say whether an event was not here before. The last four sessions are remembered."""
