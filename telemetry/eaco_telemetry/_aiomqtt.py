@@ -11,6 +11,7 @@ import asyncio
 import logging
 import secrets
 import ssl
+import threading
 import time
 from collections import deque
 from contextlib import asynccontextmanager, suppress
@@ -32,6 +33,8 @@ from eaco_telemetry.transport import (
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+
+    from paho.mqtt.client import Client
 
 T = TypeVar("T")
 
@@ -168,6 +171,8 @@ class _AiomqttTransport:
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._watcher: asyncio.Task[None] | None = None
         self._why = "the connection was closed"
+        self._thread = threading.get_ident()
+        client._client.on_socket_register_write = self._want_to_write  # noqa: SLF001 - see there
 
     @property
     def discarded(self) -> int:
@@ -205,6 +210,7 @@ class _AiomqttTransport:
         finally:
             self._end()
             self._close_socket()
+        await asyncio.sleep(0)  # for aiomqtt's task, which has been cancelled
 
     async def publish(
         self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False
@@ -281,6 +287,26 @@ class _AiomqttTransport:
                 with suppress(asyncio.CancelledError, aiomqtt.MqttError):
                     await task
         raise self._fault()
+
+    def _want_to_write(self, client: Client, _userdata: object, connection: Any) -> None:  # noqa: ANN401 - paho's own kind of socket
+        """Takes the place of what aiomqtt does when there is something to send.
+
+        aiomqtt puts it off to the next turn of the loop. By then the socket may be closed and
+        its number belong to another one. Besides, this is quicker.
+        """
+
+        def write() -> None:
+            try:
+                client.loop_write()
+            except Exception as error:  # noqa: BLE001 - as aiomqtt: whatever it is, it broke
+                self._why = _reason(error)
+                self._end()
+
+        loop = self._lost.get_loop()
+        if threading.get_ident() == self._thread:
+            loop.add_writer(connection.fileno(), write)
+        else:  # while it connects, on aiomqtt's thread
+            loop.call_soon_threadsafe(loop.add_writer, connection.fileno(), write)
 
     def _close_socket(self) -> None:
         """Close what aiomqtt leaves open after a failure: the socket and its housekeeping task."""
