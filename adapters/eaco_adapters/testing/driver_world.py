@@ -155,26 +155,25 @@ class _Run:
         return self._journal.durable
 
     async def _keep_running(self) -> None:
+        """Start one scheduler after the other, until this task is cancelled."""
         deaths = self._world.deaths
-        while True:
+        this = asyncio.current_task()
+        while this is not None and not this.cancelling():
             self._driver = driver = self._new_driver()
             task = asyncio.get_running_loop().create_task(driver.run())
             try:
                 if deaths:
                     deaths -= 1
                     await self._wait_for_death(task)
-                await task
-            except Death:
-                continue
-            except asyncio.CancelledError:
-                current = asyncio.current_task()
-                if current is not None and current.cancelling():
-                    task.cancel()
-                    await asyncio.wait([task])
-                    raise
+                await asyncio.wait([task])
             finally:
                 self._driver = None
+                task.cancel()
+                await asyncio.wait([task])
                 self._journal.reopen()
+            error = None if task.cancelled() else task.exception()
+            if error is not None and not isinstance(error, Death):
+                raise error
 
     async def _wait_for_death(self, task: asyncio.Task[None]) -> None:
         kind = self._chance.choice(("append", "commit", "any time"))

@@ -122,7 +122,7 @@ class Lanes:
         lane.nudge.set()
         if lane.task is None:
             lane.task = self._begin(self._work(key, lane))
-        elif lane.limit is not None:
+        elif lane.limit is not None and not lane.limit.expired():
             soon_s = asyncio.get_running_loop().time() + self._options.supersede_s
             when_s = lane.limit.when()
             lane.limit.reschedule(soon_s if when_s is None else min(soon_s, when_s))
