@@ -31,6 +31,7 @@ STALE_AFTER_PERIODS: Final = 3.0
 """So many periods without a sample, and its values are no longer given."""
 
 _MAX_PORT: Final = 65535
+_DIGITS: Final = 5
 
 
 def parse_listen(text: str) -> tuple[str, int]:
@@ -40,7 +41,7 @@ def parse_listen(text: str) -> tuple[str, int]:
     """
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
-    if not (port.isascii() and port.isdigit() and int(port[:6]) <= _MAX_PORT):
+    if not (port.isascii() and port.isdigit() and len(port) <= _DIGITS and int(port) <= _MAX_PORT):
         raise InputError(f"{text!r} is not where to listen; write PORT or HOST:PORT")
     return host, int(port)
 
