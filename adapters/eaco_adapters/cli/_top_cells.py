@@ -212,7 +212,10 @@ def age(seconds: float | None) -> str:
 def total(values: Iterable[float | None]) -> float | None:
     """Give the sum of what is known; None if nothing is."""
     known = [value for value in values if value is not None]
-    return math.fsum(known) if known else None
+    try:
+        return math.fsum(known) if known else None
+    except OverflowError:  # numbers that no device gives, and no sum has a meaning
+        return None
 
 
 # ----------------------------------------------------------------------------- ids
@@ -224,7 +227,7 @@ def short_ids(ids: Sequence[str], width: int = _ID_WIDTH) -> dict[str, str]:
     The beginning if it tells them apart, else the end, else the place in the list (``#3``).
     What two ids have in common is not cut away for nothing: an id that fits stays whole.
     """
-    names = {one: clean(_without_node(one)) for one in ids}
+    names = {one: clean(_without_node(one)) or _INSTEAD for one in ids}
     if all(cell_len(name) <= width for name in names.values()) and _apart(names.values()):
         return names
     ways: tuple[Callable[[str], str], ...] = (

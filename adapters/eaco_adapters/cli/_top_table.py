@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Final
 
-from attrs import define, frozen
+from attrs import define, field, frozen
 from rich.text import Text
 
 from eaco_adapters.cli import _top_cells as cells
@@ -124,9 +124,11 @@ class Table:
     snapshot: Snapshot
     width: int
     detail: Detail
+    _chosen: tuple[list[tuple[Column, int]], int] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.width = max(self.width, LEAST_WIDTH)
+        self._chosen = self._columns()
 
     def title(self, clock: str) -> Text:
         """Say what is shown: how many, how much, from where, when."""
@@ -152,7 +154,7 @@ class Table:
 
     def heading(self) -> Text:
         """Give the titles of the columns."""
-        columns, indent = self._columns()
+        columns, indent = self._chosen
         values = {column.key: (column.title, "dim") for column, _ in columns}
         return row(columns, values, indent)
 
@@ -197,7 +199,7 @@ class Table:
     # ------------------------------------------------------- one line for a node
 
     def _node_row(self, node: NodeView) -> Text:
-        columns, indent = self._columns()
+        columns, indent = self._chosen
         current = known.is_current(node)
         gpus = known.gpus(node) if current else ()
         whole = known.whole_gpus(node) if current else ()
@@ -230,7 +232,7 @@ class Table:
         shown = known.is_current(node) or node.word == "stale"
         ids = {gpu.gpu_id for gpu in gpus}
         parts = any(gpu.parent_id in ids for gpu in gpus)
-        room = self._columns()[0][0][1] - (1 if parts else 0)
+        room = self._chosen[0][0][1] - (1 if parts else 0)
         short = cells.short_ids([gpu.gpu_id for gpu in gpus], room)
         listed = self.detail is Detail.PROCESSES and shown
         reasons = _reasons_for_no_processes(gpus) if listed else None
@@ -262,7 +264,7 @@ class Table:
     def _gpu_row(
         self, gpu: GpuSample, short: str, *, shown: bool, part: bool, node: NodeView
     ) -> Text:
-        columns, indent = self._columns()
+        columns, indent = self._chosen
         name = cells.clean(gpu.name or "") or cells.NOTHING
         values: dict[str, _Cell] = {"id": (f"└{short}" if part else short, "")}
         values["name"] = (name, "")
