@@ -58,6 +58,7 @@ class MetricsServer:
 
 class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     allow_reuse_address = True
+    request_queue_size = MAX_REQUESTS
     daemon_threads = False  # so that closing waits for them
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:
