@@ -68,6 +68,10 @@ _RUN_EMBEDDED: Final = (
 )
 
 
+class PortTaken(EnvironmentFault):
+    """The port that was asked for is in use."""
+
+
 @frozen
 class BrokerAddress:
     """Where a broker listens. `kind`: ``mosquitto`` or ``embedded`` (iotcore)."""
@@ -88,7 +92,8 @@ async def running_broker(
     """Run a broker as long as the block lasts. `port`: None for one that is free.
 
     `kind`: ``mosquitto``, ``embedded`` (iotcore), or ``auto``: the first that is there.
-    Raises `EnvironmentFault` if there is none, the port is taken, or it does not come up.
+    Raises `EnvironmentFault` if there is none or it does not come up, `PortTaken` (one too)
+    if the port is in use.
     """
     if kind not in KINDS:
         raise InputError(f"a broker of the kind {kind!r} is not known; use {', '.join(KINDS)}")
@@ -141,7 +146,7 @@ def _check_free(port: int) -> None:
         except OverflowError:
             raise InputError(f"a port is from 1 to 65535, not {port}") from None
         except OSError as error:
-            raise EnvironmentFault(
+            raise PortTaken(
                 f"the port {port} of {LOOPBACK} cannot be used by a broker ({error.strerror});"
                 " if a broker runs there already, use that one, else name another port"
             ) from None
