@@ -22,7 +22,7 @@ from eaco_core.errors import InputError
 from eaco_telemetry.topics import NodeTopics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from eaco_telemetry.meta import DeviceMeta, NodeMeta
 
@@ -94,24 +94,32 @@ def discovery_messages(
     expire_s = max(_MIN_EXPIRE_S, math.ceil(_EXPIRE_PERIODS * period_s))
     node_key = _key(site, meta.node_id)
     mark = " (simulated)" if meta.simulated else ""
-    capabilities = () if meta.host is None else meta.host.capabilities
-    messages = [
-        _message(
-            prefix,
-            node_key,
-            {"name": f"{meta.node_id}{mark}", "model": "node" + mark, "manufacturer": "eaco"},
-            _components(node_key, _HOST_SENSORS, capabilities, _HOST, expire_s),
-            common,
-        )
-    ]
-    keys = {gpu.gpu_id: _key(site, meta.node_id, gpu.gpu_id) for gpu in meta.gpus}
-    for gpu in meta.gpus:
-        above = keys.get(gpu.parent_id or "", node_key)
+    host = _components(
+        node_key,
+        _HOST_SENSORS,
+        () if meta.host is None else meta.host.capabilities,
+        _HOST,
+        expire_s,
+    )
+    shown: dict[str, str] = {}
+    messages: list[tuple[str, bytes]] = []
+    if host:
+        device = {"name": f"{meta.node_id}{mark}", "manufacturer": "eaco", "model": f"node{mark}"}
+        messages.append(_message(prefix, node_key, device, host, common))
+        shown[""] = node_key
+    for gpu in sorted(meta.gpus, key=lambda one: one.parent_id is not None):
+        key = _key(site, meta.node_id, gpu.gpu_id)
         select = _GPU.format(gpu_id=_literal(gpu.gpu_id))
-        components = _components(keys[gpu.gpu_id], _GPU_SENSORS, gpu.capabilities, select, expire_s)
-        device = _gpu_device(meta, gpu, mark) | {"via_device": above}
-        messages.append(_message(prefix, keys[gpu.gpu_id], device, components, common))
-    return tuple(one for one in messages if one is not None)
+        components = _components(key, _GPU_SENSORS, gpu.capabilities, select, expire_s)
+        if not components:
+            continue
+        device = _gpu_device(meta, gpu, mark)
+        above = shown.get(gpu.parent_id or "", shown.get(""))
+        if above is not None:
+            device["via_device"] = above
+        messages.append(_message(prefix, key, device, components, common))
+        shown[gpu.gpu_id] = key
+    return tuple(messages)
 
 
 def removal_messages(
@@ -180,7 +188,7 @@ def _common(meta: NodeMeta, topics: NodeTopics) -> dict[str, Any]:
     }
 
 
-def _gpu_device(meta: NodeMeta, gpu: DeviceMeta, mark: str) -> dict[str, Any]:
+def _gpu_device(meta: NodeMeta, gpu: DeviceMeta, mark: str) -> dict[str, str]:
     # The end of a UUID tells equal cards of a node apart; PCI addresses end so too.
     short = gpu.gpu_id[-8:]
     return {
@@ -194,13 +202,10 @@ def _gpu_device(meta: NodeMeta, gpu: DeviceMeta, mark: str) -> dict[str, Any]:
 def _message(
     prefix: str,
     key: str,
-    device: dict[str, Any],
+    device: Mapping[str, str],
     components: dict[str, Any],
     common: dict[str, Any],
-) -> tuple[str, bytes] | None:
-    """Give one message; None where the device has nothing to show."""
-    if not components:
-        return None
+) -> tuple[str, bytes]:
     document = {"dev": {"identifiers": [key], **device}, "cmps": components, **common}
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     return f"{prefix}/device/{key}/config", text.encode("utf-8", "replace")
