@@ -63,8 +63,16 @@ def view(name: str = "box-1", *gpu_samples: GpuSample) -> NodeView:
     )
 
 
-def shown(*nodes: NodeView, width: int = 80, **more: object) -> str:
-    snapshot = evolve(Snapshot(WALL_NS, "broker", nodes=nodes), **more)
+def shown(
+    *nodes: NodeView,
+    width: int = 80,
+    silent: dict[tuple[str, str], str] | None = None,
+    problem: str | None = None,
+    jobs: dict[str, tuple[str, ...]] | None = None,
+) -> str:
+    snapshot = Snapshot(
+        WALL_NS, "broker", nodes=nodes, silent=silent or {}, problem=problem, jobs=jobs
+    )
     return "\n".join(line.plain.rstrip() for line in everything(snapshot, width))
 
 
