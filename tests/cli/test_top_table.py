@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -340,3 +342,12 @@ def test_pages_hold_every_line_once_and_a_block_begins_with_its_head(
     for page in pages:
         assert 0 < len(page) <= height
         assert str(page[0]).endswith(".0")
+
+
+def test_the_document_names_every_field_of_the_json() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "top.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(\w+)`", text))
+    found: Any = document(Snapshot(WALL_NS, "broker", nodes=(simulated(1),)))
+    node = found["nodes"][0]
+    assert set(found) | set(node) <= named | {"schema"}
+    assert f"`{SCHEMA}`" in text
