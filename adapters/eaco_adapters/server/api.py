@@ -85,7 +85,6 @@ class JobView(Struct, kw_only=True):
     why: str | None = None
     hint: str | None = None
     exit_code: int | None = None
-    energy_j: float | None = None
 
 
 class JobList(Struct, kw_only=True):
