@@ -178,7 +178,7 @@ class _Search:
 
         url = self.dcgm_url or DEFAULT_URL
         reader = DcgmReader(url, node_id=self.node_id, xid_events=not beside_nvml)
-        self.take(reader, keep=self.dcgm_url is not None)
+        self.take(reader, keep=self.dcgm_url is not None and not self.strict)
 
     def _amdsmi(self) -> None:
         if importlib.util.find_spec("amdsmi") is None:
