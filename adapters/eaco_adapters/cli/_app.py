@@ -48,6 +48,10 @@ COMMANDS: dict[str, CommandEntry] = {
         "eaco_adapters.cli.check",
         "Check a history of any scheduler against the invariants.",
     ),
+    "agent": CommandEntry(
+        "eaco_adapters.cli.agent",
+        "Read the sensors of this node and publish them over MQTT; record, replay, export.",
+    ),
     "energy": CommandEntry(
         "eaco_adapters.cli.energy",
         "Book every joule of a recording on the jobs that held the GPUs.",
