@@ -81,7 +81,8 @@ class ClassCodec:
             (f'"{f.name}":', operator.attrgetter(f.name), f.default, encoder_of(f.hint))
             for f in self.fields
         )
-        self._decode_plan = tuple((f.name, decoder_of(f.hint), f.required) for f in self.fields)
+        self._decoders = {f.name: decoder_of(f.hint) for f in self.fields}
+        self._required = tuple(f.name for f in self.fields if f.required)
 
     def encode(self, value: object) -> str:
         """Write one instance as a JSON object."""
@@ -94,15 +95,17 @@ class ClassCodec:
 
     def decode(self, data: Json) -> Json:
         """Build the instance that a JSON object describes."""
-        data = object_in(data)
         found: dict[str, Any] = {}
-        for name, decode, required in self._decode_plan:
-            if name in data:
-                try:
-                    found[name] = decode(data[name])
-                except Malformed as error:
-                    raise error.inside(name) from None
-            elif required:
+        name, decoders = "", self._decoders
+        try:
+            for name, item in object_in(data).items():
+                decode = decoders.get(name)
+                if decode is not None:
+                    found[name] = decode(item)
+        except Malformed as error:
+            raise error.inside(name) if name else error from None
+        for name in self._required:
+            if name not in found:
                 raise Malformed(f"lacks the field {name!r} of {self.cls.__name__}")
         try:
             return self.cls(**found)
@@ -216,6 +219,8 @@ def decoder_of(hint: object) -> Decoder:
     inner, optional = parts_of(hint)
     if optional:
         decode = decoder_of(inner)
+        if inner is float:
+            return _decode_number_or_none
         return lambda data: None if data is None else decode(data)
     origin = typing.get_origin(hint)
     if origin is tuple:
@@ -269,6 +274,12 @@ def decode_number(data: Json) -> float:
     if data in {"inf", "-inf"} if type(data) is str else False:
         return float(data)
     raise Malformed(f'must be a number (or "inf"), not {shown(data)}')
+
+
+def _decode_number_or_none(data: Json) -> float | None:
+    if type(data) is float and -math.inf < data < math.inf:
+        return data
+    return None if data is None else decode_number(data)
 
 
 def decode_numbers(data: Json) -> Mapping[str, float]:

@@ -15,12 +15,17 @@ if TYPE_CHECKING:
 
 def finite(instance: object, attribute: Attribute[Any], value: float) -> None:
     """Accept only a finite number."""
+    # What nearly all values are is let through first, here and below: events come by the million.
+    if type(value) is float and -math.inf < value < math.inf:
+        return
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_finite(value):
         raise InputError(f"{_name(instance, attribute)} must be a finite number, not {value!r}")
 
 
 def not_negative(instance: object, attribute: Attribute[Any], value: float) -> None:
     """Accept only a finite number of at least 0."""
+    if type(value) is float and 0.0 <= value < math.inf:
+        return
     finite(instance, attribute, value)
     if value < 0:
         raise InputError(f"{_name(instance, attribute)} must not be negative, but is {value!r}")
@@ -35,6 +40,8 @@ def positive(instance: object, attribute: Attribute[Any], value: float) -> None:
 
 def ratio(instance: object, attribute: Attribute[Any], value: float) -> None:
     """Accept only a number from 0 to 1."""
+    if type(value) is float and 0.0 <= value <= 1.0:
+        return
     not_negative(instance, attribute, value)
     if value > 1:
         raise InputError(f"{_name(instance, attribute)} must be from 0 to 1, but is {value!r}")

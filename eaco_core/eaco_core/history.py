@@ -159,13 +159,23 @@ def encode_step(  # noqa: PLR0917 - the fields of a line, in their order
         f'{{"kind":"step","seq":{seq},"t_s":{number_text(t_s)},"term":{term},'
         f'"event":{_EVENT_ENCODERS[type(event)](event)}'
     )
-    done = ",".join([_EFFECT_ENCODERS[type(effect)](effect) for effect in effects])
+    done = encode_effects(effects)
     if done:
         text += f',"effects":[{done}]'
     told = ",".join([_RECORD_ENCODERS[type(record)](record) for record in records])
     if told:
         text += f',"records":[{told}]'
     return text + "}"
+
+
+def encode_event(event: Event) -> str:
+    """Write an event as it stands in a step."""
+    return _EVENT_ENCODERS[type(event)](event)
+
+
+def encode_effects(effects: Iterable[Effect]) -> str:
+    """Write effects as they stand in a step, without the brackets around them."""
+    return ",".join([_EFFECT_ENCODERS[type(effect)](effect) for effect in effects])
 
 
 def encode_energy(line: EnergyLine) -> str:
@@ -208,7 +218,7 @@ def decode_line(text: str, where: str | None = None) -> Line:
     a field, or holds a value of the wrong type. Fields that are not known are read over.
     """
     try:
-        data = object_in(json.loads(text, parse_constant=_refuse_constant))
+        data = object_in(json.loads(text, parse_constant=refuse_constant))
         return _DECODERS.get(data.get("kind"), _refuse_kind)(data)
     except Malformed as error:
         raise InputError(f"this line of the history is wrong: {error}.", where=where) from None
@@ -269,7 +279,8 @@ def read_history(path: str | Path, *, containing: str | None = None) -> Iterator
         raise InputError(f"cannot be read: {error.strerror}.", where=str(path)) from None
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and infinity where JSON has none: for `json.loads`."""
     raise Malformed(f"holds {name}, which is not a number")
 
 
@@ -305,7 +316,8 @@ def _decode_header(data: dict[str, Json]) -> Header:
     )
 
 
-def _decode_event(data: Json) -> Event:
+def decode_event(data: Json) -> Event:
+    """Read an event as it stands in a step. Raises `_codec.Malformed`."""
     return typing.cast("Event", _decode_typed(data, _EVENT_DECODERS, "event"))
 
 
@@ -318,7 +330,7 @@ def _decode_step(data: dict[str, Json]) -> Step:
         seq,
         t_s,
         _read(data, "term", decode_int, 1),
-        _read(data, "event", _decode_event),
+        _read(data, "event", decode_event),
         _decode_list(data, "effects", _EFFECT_DECODERS, "effect"),
         _decode_list(data, "records", _RECORD_DECODERS, "record"),
     )
