@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import secrets
 import ssl
 import threading
@@ -49,6 +50,15 @@ _LASTING: Final = {
     134: "wrong user name or password",
     135: "wrong user name or password, or this user may not connect",
 }
+# What paho calls an end of a connection that nobody announced, and one after silence.
+_ENDS: Final = {
+    4: "it is no longer connected",
+    7: "the broker closed it",
+    16: "the broker did not answer in time",
+    128: "the broker closed it",
+    141: "the broker did not answer in time",
+}
+_ERRNO: Final = re.compile(r"^\[Errno -?\d+\] ")
 _CERTIFICATE: Final = "CERTIFICATE_VERIFY_FAILED"
 
 
@@ -343,12 +353,11 @@ def _number(code: object) -> int:
 
 
 def _reason(error: BaseException) -> str:
-    text = str(error).strip()
-    if text.startswith("[code:16]") or text.endswith("Keep alive timeout"):
-        return "it did not answer in time"
-    if isinstance(error, aiomqtt.MqttCodeError) and text.startswith("[code:7]"):
-        return "the broker closed it"
-    return text or type(error).__name__
+    """Give the words of an error that a person can do something with."""
+    number = _number(error.rc) if isinstance(error, aiomqtt.MqttCodeError) else None
+    if number is not None and number in _ENDS:
+        return _ENDS[number]
+    return _ERRNO.sub("", str(error).strip()) or type(error).__name__
 
 
 # --------------------------------------------------------------------------------- TLS

@@ -46,6 +46,7 @@ class Plan:
     last_every_s: float | None
     reader: tuple[str, ...]
     dcgm: str | None
+    isolate: bool
     plugs: tuple[str, ...]
     simulate: int | None
     seed: int
@@ -159,17 +160,14 @@ def _sensors(plan: Plan) -> Parts:
 
     plugs = [parse_plug(text) for text in plan.plugs]
     choice = choose_readers(
-        plan.node_id, want=plan.reader or None, simulate=plan.simulate, seed=plan.seed
+        plan.node_id,
+        want=plan.reader or None,
+        simulate=plan.simulate,
+        seed=plan.seed,
+        isolate=plan.isolate,
+        dcgm_url=plan.dcgm,
     )
-    readers: list[Reader] = [*choice.readers]
-    try:
-        if plan.dcgm is not None:
-            readers.append(_dcgm(plan, plan.dcgm, {reader.name for reader in readers}))
-    except BaseException:
-        for reader in readers:
-            reader.close()
-        raise
-    readers += plugs
+    readers: list[Reader] = [*choice.readers, *plugs]
     sampler = Sampler(readers, node_id=plan.node_id, session_id=secrets.token_hex(8))
     parts = Parts(sampler, plan.node_id, plan.period_s, plugs=[*plugs])
     simulated = any(reader.name == "simulated" for reader in readers)
@@ -182,13 +180,6 @@ def _sensors(plan: Plan) -> Parts:
         parts.says += _skipped(choice.skipped)
     parts.says += [f"more is possible: {hint}" for hint in choice.hints]
     return parts
-
-
-def _dcgm(plan: Plan, url: str, others: set[str]) -> Reader:
-    from eaco_telemetry.readers.dcgm import DcgmReader  # noqa: PLC0415 - rarely used
-
-    # NVML tells an Xid at once; the exporter would tell it a second time.
-    return DcgmReader(url, node_id=plan.node_id, xid_events="nvml" not in others)
 
 
 def _skipped(skipped: Mapping[str, str]) -> list[str]:

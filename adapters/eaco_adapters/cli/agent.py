@@ -36,6 +36,7 @@ _MIN_PERIOD_S: Final = 0.05
 _MAX_PERIOD_S: Final = 3600.0
 _MOST_SIMULATED: Final = 1024
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9._-]")
+_SENSORS: Final = ("simulate", "reader", "dcgm", "isolate", "plugs", "seed", "period_s")
 _BROKER_HELP: Final = (
     "Where to publish: mqtt://HOST[:1883], mqtts://HOST[:8883] for TLS; embedded: start a"
     " broker here, for this machine only (mosquitto if it is installed, else iotcore); none."
@@ -70,10 +71,14 @@ _node_options = _grouped(
 
 _source_options = _grouped(
     click.option("--reader", multiple=True, metavar="NAME",
-                 help="Read only this (nvml, jetson, amd, intel, drm, host). Can be given again."
-                 "  [default: all that this node has]"),
+                 help="Read only this: nvml, jetson, dcgm, amd, amdsmi, intel, drm or host. Can be"
+                 " given again.  [default: all that this node has]"),
     click.option("--dcgm", metavar="URL",
-                 help="Read this DCGM exporter too, like http://127.0.0.1:9400/metrics."),
+                 help="Where the DCGM exporter of this node is, if not at its usual place"
+                 " (http://127.0.0.1:9400/metrics)."),
+    click.option("--isolate", is_flag=True,
+                 help="Read NVML in a process of its own, which can be ended when a driver"
+                 " hangs. Takes more memory."),
     click.option("--plug", "plugs", multiple=True, metavar="KIND:NAME",
                  help="Smart plug on the same broker that measures this node: tasmota:NAME,"
                  " shelly:NAME or shelly1:NAME. Can be given again."),
@@ -174,14 +179,14 @@ def _checked(context: click.Context, broker: str | None, login: Login, **given: 
     if broker == "none":
         _refuse(context, given, "there is no broker", "plugs", "home_assistant")
     if given["simulate"] is not None:
-        _refuse(context, given, "--simulate stands alone", "reader", "dcgm")
+        _refuse(context, given, "--simulate stands alone", "reader", "dcgm", "isolate")
     elif "simulated" not in given["reader"]:
         _refuse(context, given, "nothing is simulated", "seed")
     if given["replay"] is None:
         _refuse(context, given, "no recording is played", "speed")
     else:
         what = "--replay plays a recording"
-        _refuse(context, given, what, "simulate", "reader", "dcgm", "plugs", "seed", "period_s")
+        _refuse(context, given, what, *_SENSORS)
         if given["record"] is not None and given["record"].resolve() == given["replay"].resolve():
             raise InputError("--record would write into the recording that --replay plays")
     return broker
