@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import polars as pl
+from attrs import evolve
 
 from eaco_telemetry.booking.rows import (
     HOST_SENSORS,
@@ -154,13 +155,12 @@ def _session(found: Mapping[str, Any], devices: Mapping[Device, DeviceFacts]) ->
         last_ns=found["last_ns"] + offset,
         period_ns=(found["last_ns"] - found["first_ns"]) // ticks,
         devices={
-            device: DeviceFacts(
-                facts.energies,
-                facts.powers,
-                facts.last_ns + offset,
-                None if facts.last_energy_ns is None else facts.last_energy_ns + offset,
-                facts.parent_id,
-                facts.mem_total_bytes,
+            device: evolve(
+                facts,
+                last_ns=facts.last_ns + offset,
+                last_energy_ns=(
+                    None if facts.last_energy_ns is None else facts.last_energy_ns + offset
+                ),
             )
             for device, facts in devices.items()
         },
@@ -208,24 +208,20 @@ def _device_facts(
     for one in collect(gpus, path).to_dicts():
         device = Device(is_gpu=True, name=one["gpu_id"])
         of = found.setdefault((one["node_id"], one["session_id"]), {})
-        is_part = one["parent_id"] is not None
-        of[device] = DeviceFacts(
-            one["energies"],
-            one["powers"],
-            one["last_ns"],
-            one["last_energy_ns"],
-            one["parent_id"],
-            one["mem_total_bytes"] if is_part else None,
-        )
+        known = _known(one)
+        if one["parent_id"] is not None:
+            known = evolve(
+                known, parent_id=one["parent_id"], mem_total_bytes=one["mem_total_bytes"]
+            )
+        of[device] = known
     hosts = keep(rows, pl.col("kind") == "host")
     for name in HOST_SENSORS:
         counts = _counts(_sensor(name, "energy_j"), _sensor(name, "power_w"))
         for one in collect(_grouped(hosts, _SESSION, *counts), path).to_dicts():
-            if one["energies"] or one["powers"]:
+            known = _known(one)
+            if known.last_energy_ns is not None or known.has_power:
                 of = found.setdefault((one["node_id"], one["session_id"]), {})
-                of[Device(is_gpu=False, name=name)] = DeviceFacts(
-                    one["energies"], one["powers"], one["last_ns"], one["last_energy_ns"]
-                )
+                of[Device(is_gpu=False, name=name)] = known
     return found
 
 
@@ -245,10 +241,19 @@ def _sorted(frame: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     return cast("pl.DataFrame", cast("Any", frame).sort(names, nulls_last=True))
 
 
+def _known(found: Mapping[str, Any]) -> DeviceFacts:
+    return DeviceFacts(
+        counts=found["first_energy_ns"] != found["last_energy_ns"],
+        has_power=found["powers"] > 0,
+        last_ns=found["last_ns"],
+        last_energy_ns=found["last_energy_ns"],
+    )
+
+
 def _counts(energy: str, power: str) -> list[pl.Expr]:
     times = pl.col("monotonic_ns")
     return [
-        pl.col(energy).count().alias("energies"),
+        _where(pl.col(energy).is_not_null(), times).min().alias("first_energy_ns"),
         pl.col(power).count().alias("powers"),
         times.max().alias("last_ns"),
         _where(pl.col(energy).is_not_null(), times).max().alias("last_energy_ns"),

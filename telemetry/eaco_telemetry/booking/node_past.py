@@ -164,7 +164,7 @@ class NodePast:
     def _learn_idle(
         self, node: NodeSteps, number: int, steps: slice[int, int, None], lengths: list[int]
     ) -> None:
-        column = node.gpus[number]
+        column = node.measured[number]
         chosen = [
             (joules, length)
             for joules, one, processes, length in zip(

@@ -50,12 +50,13 @@ class Rows:
 class DeviceFacts:
     """What there is of one device in one session.
 
-    `last_ns`: its last row; `last_energy_ns`: its last one with joules. `parent_id` and
-    `mem_total_bytes`: of a MIG instance.
+    `counts`: joules were read at two times at least, so that there is a difference.
+    `has_power`: watts were read. `last_ns`: its last row; `last_energy_ns`: its last one with
+    joules. `parent_id` and `mem_total_bytes`: of a MIG instance.
     """
 
-    energies: int
-    powers: int
+    counts: bool
+    has_power: bool
     last_ns: int
     last_energy_ns: int | None = None
     parent_id: str | None = None
@@ -166,7 +167,9 @@ def _add(rows: Rows, t_ns: int, gpu: GpuSample) -> None:
 def _note(facts: dict[Device, DeviceFacts], device: Device, gpu: GpuSample) -> None:
     if gpu.parent_id is None:
         return
-    old = facts.get(device) or DeviceFacts(0, 0, 0, parent_id=gpu.parent_id)
+    old = facts.get(device) or DeviceFacts(
+        counts=False, has_power=False, last_ns=0, parent_id=gpu.parent_id
+    )
     largest = max(old.mem_total_bytes or 0, gpu.mem_total_bytes or 0) or None
     facts[device] = evolve(old, mem_total_bytes=largest)
 
@@ -186,8 +189,8 @@ def _facts(rows: Rows, known: DeviceFacts | None) -> DeviceFacts:
         t for t, joules in zip(rows.t_ns, rows.energy_j, strict=True) if joules is not None
     ]
     return DeviceFacts(
-        energies=len(with_energy),
-        powers=sum(watts is not None for watts in rows.power_w),
+        counts=len(set(with_energy)) > 1,
+        has_power=any(watts is not None for watts in rows.power_w),
         last_ns=rows.t_ns[-1],
         last_energy_ns=with_energy[-1] if with_energy else None,
         parent_id=None if known is None else known.parent_id,

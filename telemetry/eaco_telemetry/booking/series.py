@@ -38,7 +38,6 @@ MAX_GAP_S: Final = 30.0
 """Power without a counter is believed for this long, or 3 periods if that is longer."""
 
 _PERIODS: Final = 3
-_ENOUGH: Final = 2
 _NS: Final = 1e9
 
 
@@ -89,13 +88,13 @@ class _Series:
 
     @property
     def counts(self) -> bool:
-        return self.facts.energies >= _ENOUGH
+        return self.facts.counts
 
     @property
     def waits_ns(self) -> int | None:
         """From when on more may still come; None if nothing will."""
         last = self.facts.last_energy_ns if self.counts else self.facts.last_ns
-        if self.t_ns is None or last is None or not (self.counts or self.facts.powers):
+        if self.t_ns is None or last is None or not (self.counts or self.facts.has_power):
             return None
         return self.t_ns if self.t_ns < last else None
 
@@ -104,7 +103,7 @@ class _Series:
             return
         if self.counts:
             self._feed_counter(rows, into)
-        elif self.facts.powers:
+        elif self.facts.has_power:
             self._feed_power(rows, into)
 
     def _feed_plain(self, rows: Rows, into: Intervals) -> bool:

@@ -50,7 +50,7 @@ def choose_server(sessions: Iterable[SessionFacts], given_w: float | None) -> Se
         device.name
         for session in sessions
         for device, facts in session.devices.items()
-        if not device.is_gpu and (facts.energies or facts.powers)
+        if not device.is_gpu and (facts.counts or facts.has_power)
     }
     for source, sensor in _SENSORS:
         if sensor in recorded:
@@ -62,13 +62,15 @@ def choose_server(sessions: Iterable[SessionFacts], given_w: float | None) -> Se
 class NodeSteps:
     """A node on the grid, all of it: joules of each step.
 
-    `gpus`: in the order that was asked for. `server_j` is None where it is not known at
+    `gpus`: in the order that was asked for; `measured`: the same before a meter that shows
+    less than their sum made them smaller. `server_j` is None where it is not known at
     all. `rest_j`: above the sum of the parts, and of nobody. `node_j`: the whole.
     """
 
     edges_ns: list[int]
     lengths_s: list[float]
     gpus: list[Column]
+    measured: list[Column]
     server_j: list[float] | None
     server_seen: bytearray
     rest_j: list[float] | None
@@ -82,11 +84,11 @@ def node_steps(grid: Grid, gpu_ids: Sequence[str], server: Server) -> NodeSteps:
     gpus = [_column(grid, Device(is_gpu=True, name=gpu_id), steps) for gpu_id in gpu_ids]
     gpus_j = _sums([gpu.joules for gpu in gpus], steps)
     if server.source == "none":
-        return NodeSteps(grid.edges_ns, lengths_s, gpus, None, bytearray(steps), None, gpus_j)
+        return NodeSteps(grid.edges_ns, lengths_s, gpus, gpus, None, bytearray(steps), None, gpus_j)
     if server.source == "meter":
         meter = _column(grid, Device(is_gpu=False, name="node"), steps)
         return _metered(NodeSteps(
-            grid.edges_ns, lengths_s, gpus, [0.0] * steps, meter.seen, [0.0] * steps, gpus_j
+            grid.edges_ns, lengths_s, gpus, gpus, [0.0] * steps, meter.seen, [0.0] * steps, gpus_j
         ), meter)  # fmt: skip
     if server.source == "given":
         seen = bytearray(int(any(at)) for at in zip(*[gpu.seen for gpu in gpus], strict=True))
@@ -103,7 +105,7 @@ def node_steps(grid: Grid, gpu_ids: Sequence[str], server: Server) -> NodeSteps:
             parts = zip(server_j, dram.joules, seen, strict=True)
             server_j = [joules + (more if here else 0.0) for joules, more, here in parts]
     node_j = list(map(add, gpus_j, server_j))
-    return NodeSteps(grid.edges_ns, lengths_s, gpus, server_j, seen, None, node_j)
+    return NodeSteps(grid.edges_ns, lengths_s, gpus, gpus, server_j, seen, None, node_j)
 
 
 def _metered(node: NodeSteps, meter: Column) -> NodeSteps:
