@@ -60,6 +60,13 @@ COMMANDS: dict[str, CommandEntry] = {
         "eaco_adapters.cli.explain",
         "Say why a job was placed where it was, or why it waited.",
     ),
+    "submit": CommandEntry("eaco_adapters.cli.submit", "Hand a job to the server."),
+    "jobs": CommandEntry("eaco_adapters.cli.jobs", "Show the jobs of the server."),
+    "cancel": CommandEntry("eaco_adapters.cli.cancel", "Take jobs back."),
+    "logs": CommandEntry("eaco_adapters.cli.logs", "Print what a job wrote."),
+    "drain": CommandEntry(
+        "eaco_adapters.cli.drain", "Keep new jobs off a node, or list the nodes."
+    ),
     "top": CommandEntry(
         "eaco_adapters.cli.top",
         "Show live nodes, GPUs, watts and processes, of this machine or of a broker.",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
-import os
 import re
 import tomllib
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import attrs
 from attrs import field, frozen
 
+from eaco_adapters.server.places import default_state_dir
 from eaco_core.cluster import GpuSpec
 from eaco_core.errors import InputError
 from eaco_core.policies import POLICIES, policy_named
@@ -82,12 +82,6 @@ class ServerConfig:
     profiles: Path | None = None
     telemetry: TelemetryConfig = TelemetryConfig()
     power_model: bool = False
-
-
-def default_state_dir() -> Path:
-    """Give the folder for state of this user, where nothing else is said."""
-    base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "eaco"
 
 
 def read_config(path: Path) -> ServerConfig:
