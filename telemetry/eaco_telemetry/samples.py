@@ -99,7 +99,7 @@ def _unexplained(sample: GpuSample | HostSample) -> tuple[str, ...]:
     )
 
 
-@frozen
+@frozen(weakref_slot=False)
 class ProcessSample:
     """One process on a GPU.
 
@@ -114,7 +114,7 @@ class ProcessSample:
     mem_used_bytes: int | None = field(default=None, validator=_check.whole)
 
 
-@frozen
+@frozen(weakref_slot=False)
 class GpuSample:
     """One GPU, or one MIG instance (then `parent_id` is the GPU that it is a part of).
 
@@ -177,7 +177,7 @@ class GpuSample:
         return _unexplained(self)
 
 
-@frozen
+@frozen(weakref_slot=False)
 class HostSample:
     """The node around its GPUs.
 
@@ -228,7 +228,7 @@ class Moment:
         return self.monotonic_ns / 1e9
 
 
-@frozen
+@frozen(weakref_slot=False)
 class NodeSample:
     """One node at one tick.
 

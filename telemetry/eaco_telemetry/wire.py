@@ -9,11 +9,10 @@ A decoder raises `BadPayload` and nothing else, whatever the bytes are.
 
 from __future__ import annotations
 
-from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
-from attrs import fields
+from attrs import fields, make_class
 from msgspec import UNSET
 from msgspec.structs import astuple
 
@@ -54,7 +53,7 @@ from eaco_telemetry.samples import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from msgspec import Struct
 
@@ -135,21 +134,17 @@ class SampleDecoder:
         told = self._told_by(form)
         self.stood_alone = told is _NOTHING
         gpus = form.gpus
-        return _build(
-            NodeSample,
-            _NODE_FIELDS,
-            (
-                form.node_id,
-                form.session_id,
-                form.seq,
-                form.wall_ns,
-                form.monotonic_ns,
-                tuple([_gpu_sample(gpu, told.of_gpu(gpu.gpu_id)) for gpu in gpus]),
-                None if form.host is None else _host_sample(form.host, told.of_host),
-                form.simulated,
-                form.problems,
-                form.schema,
-            ),
+        return _build_node(
+            form.node_id,
+            form.session_id,
+            form.seq,
+            form.wall_ns,
+            form.monotonic_ns,
+            tuple([_gpu_sample(gpu, told.of_gpu(gpu.gpu_id)) for gpu in gpus]),
+            None if form.host is None else _host_sample(form.host, told.of_host),
+            form.simulated,
+            form.problems,
+            form.schema,
         )
 
     def _told_by(self, form: SampleForm) -> _Told:
@@ -238,21 +233,22 @@ def _left_over(
 
 def _gpu_sample(form: GpuForm, told: tuple[Any, ...] | None) -> GpuSample:
     values = astuple(form)
-    varying, over = values[:_GPU_VARY], values[_GPU_VARY:]
-    processes = form.processes
-    if processes is not None:
-        varying = (
-            *varying[:_PROCESSES],
-            tuple([_build(ProcessSample, _PROCESS, astuple(one)) for one in processes]),
-            *varying[_PROCESSES + 1 :],
-        )
+    over = values[_GPU_VARY:]
     if told is None:
         constants = _alone(form, over, _GPU_CONSTANTS, _GPU_MEASURED)
     elif over == _GPU_UNSET:
         constants = told
     else:
         constants = _merged(over, told)
-    return _build(GpuSample, _GPU_FIELDS, varying + constants)
+    processes = form.processes
+    if processes is None:
+        return _build_gpu(*values[:_GPU_VARY], *constants)
+    return _build_gpu(
+        *values[:_PROCESSES],
+        tuple([_build_process(*astuple(one)) for one in processes]),
+        *values[_PROCESSES + 1 : _GPU_VARY],
+        *constants,
+    )
 
 
 def _host_sample(form: HostForm, told: tuple[Any, ...] | None) -> HostSample:
@@ -262,7 +258,7 @@ def _host_sample(form: HostForm, told: tuple[Any, ...] | None) -> HostSample:
         constants = _alone(form, over, _HOST_CONSTANTS, _HOST_MEASURED)
     else:
         constants = _merged(over, told)
-    return _build(HostSample, _HOST_FIELDS, varying + constants)
+    return _build_host(*varying, *constants)
 
 
 def _merged(over: tuple[Any, ...], told: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -424,16 +420,34 @@ _LENGTHS: Final = {"gpus": MAX_GPUS, "processes": MAX_PROCESSES}
 # ------------------------------------------------------------------- between the classes
 
 
-def _build(cls: type[_Object], names: tuple[str, ...], values: tuple[Any, ...]) -> _Object:
-    """Make a frozen attrs object from values that were checked already, in half the time.
+def _builder(cls: type[_Object], names: tuple[str, ...]) -> Callable[..., _Object]:
+    """Give what makes a frozen attrs object of values in the order of `names`, all of them.
 
-    It does what `cls(**dict(zip(names, values)))` does, but for validators and defaults: so
-    every field must be named. A form has checked the values by the same rules.
+    For values that a form has checked by the same rules. The `__init__` of a frozen class
+    takes thirteen times as long: it validates, and goes around its own `__setattr__` for each
+    field. Here the values go into a twin, a plain class with the same slots, whose class is
+    then changed; Python allows that where the layouts are the same.
     """
-    made = object.__new__(cls)
-    for _ in starmap(_SET.__get__(made), zip(names, values, strict=True)):
-        pass
-    return made
+    twin: Any = make_class(
+        f"_{cls.__name__}", names, slots=True, weakref_slot=False, eq=False, repr=False
+    )
+
+    def build(*values: object) -> _Object:
+        made = twin(*values)
+        made.__class__ = cls
+        return cast("_Object", made)
+
+    def build_slowly(*values: object) -> _Object:
+        made = object.__new__(cls)
+        for name, value in zip(names, values, strict=True):
+            object.__setattr__(made, name, value)  # attrs itself uses this for frozen classes
+        return made
+
+    try:
+        build(*names)
+    except TypeError:  # a Python that lays out the two differently
+        return build_slowly
+    return build
 
 
 def _names(cls: type[Any]) -> tuple[str, ...]:
@@ -454,12 +468,12 @@ def _measured(cls: type[Any], varying: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
-_SET: Final = object.__setattr__  # attrs itself uses this for frozen classes
-
-_NODE_FIELDS: Final = _names(NodeSample)
+_build_node: Final = _builder(NodeSample, _names(NodeSample))
 _PROCESS: Final = ProcessForm.__struct_fields__
+_build_process: Final = _builder(ProcessSample, _PROCESS)
 
 _GPU_FIELDS: Final = GpuForm.__struct_fields__
+_build_gpu: Final = _builder(GpuSample, _GPU_FIELDS)
 _GPU_VARY: Final = _GPU_FIELDS.index("name")
 _PROCESSES: Final = _GPU_FIELDS.index("processes")
 _GPU_VARYING: Final = _GPU_FIELDS[:_GPU_VARY]
@@ -469,6 +483,7 @@ _GPU_MEASURED: Final = _measured(GpuSample, _GPU_VARYING)
 _NO_GPU: Final = _values(GpuSample("any", "any"), _GPU_CONSTANTS)
 
 _HOST_FIELDS: Final = HostForm.__struct_fields__
+_build_host: Final = _builder(HostSample, _HOST_FIELDS)
 _HOST_VARY: Final = _HOST_FIELDS.index("capabilities")
 _HOST_VARYING: Final = _HOST_FIELDS[:_HOST_VARY]
 _HOST_CONSTANTS: Final = _HOST_FIELDS[_HOST_VARY:]

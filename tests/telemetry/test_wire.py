@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 import jsonschema
 import msgspec
 import pytest
-from attrs import evolve, fields
+from attrs import evolve, fields, frozen
+from attrs.exceptions import FrozenInstanceError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,6 +47,11 @@ from eaco_telemetry.wire import (
     NOT_TOLD,
     BadPayload,
     SampleDecoder,
+    _build_gpu,
+    _build_host,
+    _build_node,
+    _build_process,
+    _builder,
     decode_event,
     decode_meta,
     decode_sample,
@@ -389,6 +395,31 @@ def test_forms_that_are_turned_by_place_have_the_order_of_their_class() -> None:
         (_forms.HostMetaForm, HostMeta),
     ):
         assert form.__struct_fields__ == tuple(one.name for one in fields(cls))
+
+
+def test_a_built_object_is_what_the_constructor_gives_also_where_layouts_differ() -> None:
+    @frozen(weakref_slot=False)
+    class Same:
+        first: int
+        second: str = "x"
+
+    @frozen  # with one slot more than the twin
+    class Different:
+        first: int
+        second: str = "x"
+
+    for cls in (Same, Different):
+        build: Any = _builder(cls, ("second", "first"))
+        made = build("y", 1)
+        assert made == cls(1, "y")
+        assert type(made) is cls
+        with pytest.raises(FrozenInstanceError):
+            made.first = 2
+    for name, cls in (("Same", Same), ("Different", Different)):
+        fast = "slowly" not in _builder(cls, ("second", "first")).__qualname__
+        assert fast == (name == "Same")
+    for build in (_build_node, _build_gpu, _build_host, _build_process):
+        assert "slowly" not in build.__qualname__
 
 
 @pytest.mark.parametrize("kind", DECODERS)
