@@ -407,9 +407,16 @@ def test_a_machine_without_its_files_gives_reasons_and_no_error(tree: Tree, gone
 
 
 def test_a_thousand_gpus_are_read_in_one_sample(tree: Tree) -> None:
+    classes = tree.root / "sys/class/drm"
+    classes.mkdir(parents=True)
     for number in range(1024):
-        bdf = f"{number >> 8:04x}:{number & 0xFF:02x}:00.0"
-        tree.card(number, bdf, "amdgpu", {"vendor": "0x1002", "gpu_busy_percent": 7})
+        device = tree.root / f"sys/devices/{number >> 8:04x}:{number & 0xFF:02x}:00.0"
+        card = device / f"drm/card{number}"
+        card.mkdir(parents=True)
+        (device / "gpu_busy_percent").write_text("7\n")
+        (device / "driver").symlink_to("../../bus/pci/drivers/amdgpu")
+        (card / "device").symlink_to("../..")
+        (classes / f"card{number}").symlink_to(card)
     tree.process(9, "train")
     tree.open_gpu(9, 3, i915_fdinfo(AMD_BDF, 1, render_ns=5))
 

@@ -12,6 +12,7 @@ import os
 import queue
 import sys
 import threading
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 from eaco_core.errors import EnvironmentFault
@@ -19,6 +20,8 @@ from eaco_telemetry.readers._reading_json import dump_line, plain_reading
 from eaco_telemetry.samples import Moment
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from eaco_telemetry.readers.base import Reader
 
 
@@ -28,13 +31,19 @@ def _make(factory: str, arguments: dict[str, Any]) -> Reader:
     return reader
 
 
-def _answer(reader: Reader, request: dict[str, Any]) -> dict[str, Any]:
+def _open(reader: Reader) -> dict[str, Any]:
+    reader.open()
+    return {"open": True, **_facts(reader)}
+
+
+def _read(reader: Reader, request: dict[str, Any]) -> dict[str, Any]:
+    now = Moment(wall_ns=request["wall_ns"], monotonic_ns=request["monotonic_ns"])
+    return {"reading": plain_reading(reader.read(now)), **_facts(reader)}
+
+
+def _told(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
-        if request["call"] == "open":
-            reader.open()
-            return {"open": True, **_facts(reader)}
-        now = Moment(wall_ns=request["wall_ns"], monotonic_ns=request["monotonic_ns"])
-        return {"reading": plain_reading(reader.read(now)), **_facts(reader)}
+        return call()
     except EnvironmentFault as fault:
         return {"fault": str(fault)}
     except Exception as error:  # noqa: BLE001 - it is told where the reader is used
@@ -65,9 +74,16 @@ def main() -> None:
             target=_take_requests, args=(sys.stdin.buffer, requests), daemon=True
         ).start()
         first = json.loads(requests.get())
-        reader = _make(first["factory"], first["arguments"])
+        made: list[Reader] = []
+
+        def begin() -> dict[str, Any]:
+            made.append(_make(first["factory"], first["arguments"]))
+            return _open(made[0])
+
+        out.write(dump_line(_told(begin)))
         while True:
-            out.write(dump_line(_answer(reader, json.loads(requests.get()))))
+            request = json.loads(requests.get())
+            out.write(dump_line(_told(partial(_read, made[0], request))))
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ class _Child:
 
     def _ended(self) -> _ChildEnded:
         try:
-            code = self.process.wait(1.0)
+            code = self.process.wait(3.0)
         except subprocess.TimeoutExpired:
             return _ChildEnded("it closed its pipe")
         if code >= 0:
@@ -272,15 +272,14 @@ class IsolatedReader:
             start_new_session=True,
         )
         self._child = _Child(process)
-        self._child.tell(self._first)
-        self._take(self._child.ask({"call": "open"}, self._open_timeout_s))
+        self._take(self._child.ask(self._first, self._open_timeout_s))
         self._carried.next_child()
         self._good_reads = 0
 
     def _read(self, now: Moment) -> Reading:
         if self._child is None:
             raise InternalError("there is no child to read with")
-        request = {"call": "read", "wall_ns": now.wall_ns, "monotonic_ns": now.monotonic_ns}
+        request = {"wall_ns": now.wall_ns, "monotonic_ns": now.monotonic_ns}
         answer = self._take(self._child.ask(request, self._read_timeout_s))
         try:
             reading = reading_of(answer["reading"])

@@ -6,6 +6,7 @@
  *   gpu<i>.error.<function>   return code of that function for that GPU
  *   error.<function>          the same for all GPUs and for functions without a GPU
  *   delay_ms.<function>       how long it takes
+ *   crash_at.<function>       the call of it with that number ends the process by a bad access
  *   gpu<i>.lost               every call on it says that the GPU is lost
  *   gpu<i>.<value>            what it gives, see below
  *
@@ -15,6 +16,7 @@
  * Built with -DOLD_DRIVER the newer functions are not there at all.
  */
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,6 +120,9 @@ static void count_call(const char *function) {
 static int enter(device_t device, const char *function) {
     char key[96], name[96];
     count_call(function);
+    snprintf(key, sizeof key, "crash_at.%s", function);
+    u64 crash_at = number(key, 0);
+    if (crash_at && crash_at == (u64)fake_calls(function)) raise(SIGSEGV);
     snprintf(key, sizeof key, "delay_ms.%s", function);
     u64 wait_ms = number(key, 0);
     if (wait_ms) {
