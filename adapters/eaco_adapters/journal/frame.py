@@ -15,14 +15,19 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
 from eaco_core.errors import InputError
 
-SCHEMA: Final = "eaco.journal/1"
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+VERSION: Final = 1
+SCHEMA: Final = f"eaco.journal/{VERSION}"
 MAGIC: Final = f"{SCHEMA}\n".encode()
+MOST_MAGIC_BYTES: Final = 32
 CHAIN_BYTES: Final = 16
 HEAD_BYTES: Final = 8 + 1 + 8 + 1 + 2 * CHAIN_BYTES + 1
 MAX_TEXT_BYTES: Final = 64 << 20
@@ -30,7 +35,20 @@ MAX_TEXT_BYTES: Final = 64 << 20
 
 FIRST_CHAIN: Final = hashlib.blake2b(MAGIC, digest_size=CHAIN_BYTES).digest()
 
+LINE_MIGRATIONS: Final[dict[int, Callable[[str], str]]] = {}
+"""By version of a journal: what makes a line of it one of the next version."""
+
+_MAGIC: Final = re.compile(rb"eaco\.journal/(\d{1,9})\n")
 _HEAD: Final = re.compile(rb"([0-9a-f]{8}) ([0-9a-f]{8}) ([0-9a-f]{32}) ")
+
+
+@frozen
+class Place:
+    """Where a record begins: how many come before it, its offset, and the chain up to there."""
+
+    records: int
+    place_bytes: int
+    chain: bytes
 
 
 @frozen
@@ -120,3 +138,28 @@ def _may_begin(head: bytes) -> bool:
         (byte == want) if want == ord(" ") else byte in b"0123456789abcdef"
         for byte, want in zip(head, pattern, strict=False)
     )
+
+
+def version_in(first: bytes) -> int | None:
+    """Give the version of the journal that begins with these bytes; None = no journal."""
+    found = _MAGIC.match(first)
+    return None if found is None else int(found[1])
+
+
+def first_place(version: int) -> Place:
+    """Give where the first record of a journal of this version begins."""
+    magic = f"eaco.journal/{version}\n".encode()
+    return Place(0, len(magic), hashlib.blake2b(magic, digest_size=CHAIN_BYTES).digest())
+
+
+def chain_in_head(head: bytes) -> bytes | None:
+    """Give the chain that the head of a record names, None if it is no head."""
+    found = _HEAD.match(head)
+    return None if found is None else bytes.fromhex(found[3].decode())
+
+
+def migrated(line: str, version: int) -> str:
+    """Give a line of a journal of an older version as it would be in this one."""
+    for step in range(version, VERSION):
+        line = LINE_MIGRATIONS[step](line)
+    return line

@@ -5,6 +5,7 @@ Whatever happened to the file, what is read is a whole-record prefix of what was
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
@@ -13,12 +14,20 @@ from attrs import frozen
 from eaco_adapters.journal.frame import (
     FIRST_CHAIN,
     HEAD_BYTES,
+    LINE_MIGRATIONS,
     MAGIC,
+    MOST_MAGIC_BYTES,
     SCHEMA,
+    VERSION,
     Flaw,
     Framed,
+    Place,
+    chain_in_head,
+    first_place,
     looks_whole,
+    migrated,
     record_at,
+    version_in,
 )
 from eaco_core.errors import InputError
 
@@ -59,35 +68,52 @@ class End:
     chain: bytes
     damage: Damage | None = None
 
+    @property
+    def place(self) -> Place:
+        """Give where the next record would begin."""
+        return Place(self.records, self.place_bytes, self.chain)
+
 
 class JournalReader:
     """Gives the lines of history of a journal, one at a time, in bounded memory.
 
-    `end` is known when the lines have been read to the last one. Raises InputError for a file
-    that is no journal; damage is no error here, see `End.damage`.
+    `start`: read from there on, not from the first record; see `holds`. `end` is known when the
+    lines have been read to the last one. Lines of an older version come as those of this one.
+    Raises InputError for a file that is no journal, or one of a later version; damage is no
+    error here, see `End.damage`.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, start: Place | None = None) -> None:
         self._path = Path(path)
+        self._start = start
+        self._version = VERSION
         self.end: End | None = None
 
     def __iter__(self) -> Iterator[str]:
         """Read from the first record on. Text that is no UTF-8 is damage like any other."""
         with open_to_read(self._path) as stream:
-            magic = stream.read(len(MAGIC))
-            if magic != MAGIC:
-                if MAGIC.startswith(magic):  # the crash came at the very first write
+            first = stream.read(MOST_MAGIC_BYTES)
+            version = version_in(first)
+            if version is None:
+                if MAGIC.startswith(first):  # the crash came at the very first write
                     torn = Flaw("the file ends inside its first line", torn=True)
                     self.end = End(0, 0, FIRST_CHAIN, self._damage(torn, 1, 0, b""))
                     return
                 raise InputError(
                     f"this is no journal: its first line is not {SCHEMA}", where=str(self._path)
                 )
-            yield from self._records(stream)
+            self._version = _readable(version, str(self._path))
+            start = first_place(version) if self._start is None else self._start
+            if stream.seek(0, os.SEEK_END) < start.place_bytes:
+                raise InputError(
+                    f"this journal ends before byte {start.place_bytes}", where=str(self._path)
+                )
+            stream.seek(start.place_bytes)
+            yield from self._records(stream, start)
 
-    def _records(self, stream: BinaryIO) -> Iterator[str]:
-        data, base, place, last = b"", len(MAGIC), 0, False
-        chain, count = FIRST_CHAIN, 0
+    def _records(self, stream: BinaryIO, start: Place) -> Iterator[str]:
+        data, base, place, last = b"", start.place_bytes, 0, False
+        chain, count = start.chain, start.records
         while True:
             found = record_at(data, place, chain, last=last)
             if isinstance(found, Flaw) and not last and (found.torn or not data[place:]):
@@ -102,7 +128,7 @@ class JournalReader:
                 text = _decoded(found.text)
                 if text is not None:
                     chain, place, count = found.chain, found.end_bytes, count + 1
-                    yield text
+                    yield text if self._version == VERSION else migrated(text, self._version)
                     continue
                 found = Flaw("its text is not UTF-8")
             rest = data[place:] + stream.read()
@@ -118,12 +144,62 @@ class JournalReader:
 
 
 def is_journal(path: str | Path) -> bool:
-    """Tell whether a file begins as a journal does. False also where nothing can be read."""
+    """Tell whether a file begins as a journal of any version. False where nothing can be read."""
+    return version_of(path) is not None
+
+
+def version_of(path: str | Path) -> int | None:
+    """Give the version of a journal; None for any other file, and where nothing can be read."""
     try:
         with Path(path).open("rb") as stream:
-            return stream.read(len(MAGIC)) == MAGIC
+            return version_in(stream.read(MOST_MAGIC_BYTES))
     except OSError:
-        return False
+        return None
+
+
+def holds(path: str | Path, place: Place) -> bool:
+    """Tell whether a journal has a record that ends at this place, with this chain.
+
+    The chain of a record speaks for all that were written before it.
+    """
+    with open_to_read(Path(path)) as stream:
+        version = version_in(stream.read(MOST_MAGIC_BYTES))
+        if version is None or stream.seek(0, os.SEEK_END) < place.place_bytes:
+            return False
+        if place.records == 0:
+            return place == first_place(version)
+        begin = _line_before(stream, place.place_bytes)
+        stream.seek(begin)
+        record = stream.read(place.place_bytes - begin)
+    return chain_in_head(record) == place.chain and looks_whole(record, 0)
+
+
+def _line_before(stream: BinaryIO, end: int) -> int:
+    """Give where the line begins that ends before byte `end`: a record is one line."""
+    begin = end - 1
+    while begin > 0:
+        size = min(begin, _READ_BYTES)
+        stream.seek(begin - size)
+        found = stream.read(size).rfind(b"\n")
+        if found >= 0:
+            return begin - size + found + 1
+        begin -= size
+    return 0
+
+
+def _readable(version: int, where: str) -> int:
+    if version > VERSION:
+        raise InputError(
+            f"this journal is of a later version (eaco.journal/{version}), and this eaco reads up "
+            f"to {SCHEMA}. Use the newer eaco that wrote it",
+            where=where,
+        )
+    if any(step not in LINE_MIGRATIONS for step in range(version, VERSION)):
+        raise InputError(
+            f"this journal is of version eaco.journal/{version}, which this eaco no longer reads",
+            where=where,
+        )
+    return version
 
 
 def open_to_read(path: Path) -> BinaryIO:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Self
 
 from attrs import frozen
 
-from eaco_adapters.journal.frame import FIRST_CHAIN, MAGIC, encode_record
-from eaco_adapters.journal.reader import Damage, JournalReader
-from eaco_core.errors import EacoError, EnvironmentFault, InternalError
+from eaco_adapters.journal.frame import FIRST_CHAIN, MAGIC, VERSION, Place, encode_record
+from eaco_adapters.journal.reader import Damage, JournalReader, version_of
+from eaco_core.errors import EacoError, EnvironmentFault, InputError, InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,22 +61,30 @@ class JournalWriter:
     ones. Use it as a context manager, or `close` it; either commits nothing by itself.
     """
 
-    def __init__(self, path: str | Path, *, replay: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        replay: Callable[[str], None] | None = None,
+        start: Callable[[], Place | None] | None = None,
+    ) -> None:
         """Open or make the journal, take the lock, and hand each line there is to `replay`.
 
-        `kept` tells what was there. Raises what `replay` raises, JournalLocked, JournalDamaged,
-        InputError (the file is no journal), and EnvironmentFault (it cannot be written).
+        `start` is asked under the lock from where on lines are wanted; None = all. `kept` tells
+        what was there. Raises what these two raise, JournalLocked, JournalDamaged, InputError
+        (the file is no journal of this version), and EnvironmentFault (it cannot be written).
         """
         self._path = Path(path)
         self._chain = FIRST_CHAIN
         self._size_bytes = 0
+        self._waiting_bytes = 0
         self._waiting: list[bytes] = []
         self.records = 0
         self._broken: str | None = None
         self._handle = self._open()
         try:
             self._lock()
-            self.kept = self._recover(replay)
+            self.kept = self._recover(replay, start)
         except BaseException:
             os.close(self._handle)
             self._handle = -1
@@ -87,6 +95,18 @@ class JournalWriter:
         self._check_usable()
         record, self._chain = encode_record(line, self._chain)
         self._waiting.append(record)
+        self._waiting_bytes += len(record)
+
+    @property
+    def path(self) -> Path:
+        """Give the name of the journal."""
+        return self._path
+
+    @property
+    def place(self) -> Place:
+        """Give where the next record will begin: after all that was appended, committed or not."""
+        records = self.records + len(self._waiting)
+        return Place(records, self._size_bytes + self._waiting_bytes, self._chain)
 
     def commit(self) -> int:
         """Make all that was collected durable; give the number of durable records.
@@ -98,7 +118,7 @@ class JournalWriter:
             return self.records
         data = b"".join(self._waiting)
         try:
-            _write_all(self._handle, data)
+            write_all(self._handle, data)
             os.fdatasync(self._handle)
         except OSError as error:
             self._broken = error.strerror or str(error)
@@ -108,6 +128,7 @@ class JournalWriter:
         self._size_bytes += len(data)
         self.records += len(self._waiting)
         self._waiting.clear()
+        self._waiting_bytes = 0
         return self.records
 
     def close(self) -> None:
@@ -148,11 +169,22 @@ class JournalWriter:
                 f"the journal {self._path} cannot be locked: {error.strerror}"
             ) from error
 
-    def _recover(self, replay: Callable[[str], None] | None) -> Kept:
+    def _recover(
+        self,
+        replay: Callable[[str], None] | None,
+        start: Callable[[], Place | None] | None,
+    ) -> Kept:
         if os.fstat(self._handle).st_size == 0:
             self._begin()
             return Kept(0)
-        reader = JournalReader(self._path)
+        version = version_of(self._path)
+        if version is not None and version < VERSION:
+            raise InputError(
+                f"this journal is of version eaco.journal/{version}; migrate_journal makes one of "
+                "this version of it, which can be continued",
+                where=str(self._path),
+            )
+        reader = JournalReader(self._path, None if start is None else start())
         for line in reader:
             if replay is not None:
                 replay(line)
@@ -169,9 +201,9 @@ class JournalWriter:
 
     def _begin(self) -> None:
         try:
-            _write_all(self._handle, MAGIC)
+            write_all(self._handle, MAGIC)
             os.fdatasync(self._handle)
-            _sync_folder(self._path.parent)
+            sync_folder(self._path.parent)
         except OSError as error:
             raise EnvironmentFault(
                 f"the journal {self._path} cannot be written: {error.strerror}"
@@ -187,13 +219,13 @@ class JournalWriter:
             beside = _free_name(self._path)
             handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
-                _write_all(handle, rest)
+                write_all(handle, rest)
                 os.fsync(handle)
             finally:
                 os.close(handle)
             os.ftruncate(self._handle, end.place_bytes)
             os.fsync(self._handle)
-            _sync_folder(self._path.parent)
+            sync_folder(self._path.parent)
         except OSError as error:
             raise EnvironmentFault(
                 f"the torn end of the journal {self._path} cannot be set aside: {error.strerror}"
@@ -210,13 +242,15 @@ class JournalWriter:
             raise InternalError(f"the journal {self._path} is closed")
 
 
-def _write_all(handle: int, data: bytes) -> None:
+def write_all(handle: int, data: bytes) -> None:
+    """Write all of `data`, in as many writes as it takes."""
     view = memoryview(data)
     while view:
         view = view[os.write(handle, view) :]
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
