@@ -33,7 +33,7 @@ MQTTS_PORT: Final = 8883
 _MAX_PORT: Final = 65_535
 _MAX_SECRET_BYTES: Final = 65_535  # the longest password that MQTT can carry
 _SCHEMES: Final = {"mqtt": False, "tcp": False, "mqtts": True, "ssl": True, "tls": True}
-_SECRET_IN_URL: Final = re.compile(r"//[^/@]*@")
+_SECRET_IN_URL: Final = re.compile(r"[^/]*@")
 
 
 class ConnectionLost(EnvironmentFault):
@@ -221,7 +221,7 @@ def parse_broker_url(text: str) -> MqttOptions:
     ``mqtts`` is TLS, on port 8883 if none is named. Raises `InputError`; also for a password
     in the address, because addresses end up in lists of processes and in logs.
     """
-    shown = _SECRET_IN_URL.sub("//...@", text)
+    shown = _SECRET_IN_URL.sub("...@", text)
     try:
         url = urlsplit(text if "://" in text else f"mqtt://{text}")
         port = url.port

@@ -13,39 +13,58 @@ if TYPE_CHECKING:
 
 
 class EventRing:
-    """The last events. Each connection begins with all of them, because a broker forgets."""
+    """The last events.
+
+    Two ways lead out. `fresh`: what no broker has acknowledged yet, in order and at once.
+    `again`: what one has acknowledged and may have lost, newest first, because the newest are
+    most likely lost; the publisher takes its time with these.
+    """
 
     def __init__(self, size: int, stats: AgentStats) -> None:
         self._events: deque[NodeEvent] = deque(maxlen=size)
         self._stats = stats
-        self._next_seq = 0  # of the first event that this connection has not published
-        self._acknowledged = -1  # the highest number that any broker has acknowledged
+        self._fresh_seq = 0  # of the first that no broker has acknowledged
+        self._again_seq = 0  # of the first that has been published again, or need not be
 
     def add(self, event: NodeEvent) -> None:
         """Keep an event. The oldest goes if there is no room."""
         events = self._events
-        if len(events) == events.maxlen and events[0].event_seq > self._acknowledged:
+        if len(events) == events.maxlen and events[0].event_seq >= self._fresh_seq:
             self._stats.events_dropped += 1
         events.append(event)
 
     def begin_again(self) -> None:
-        """Let everything in the ring be published again."""
-        self._next_seq = 0
+        """Let all that was acknowledged be published again."""
+        self._again_seq = self._fresh_seq
 
-    def waiting(self, most: int) -> list[NodeEvent]:
-        """Give the oldest events that this connection has not published, at most so many."""
-        if not self._events or self._events[-1].event_seq < self._next_seq:
-            return []
-        first = max(0, self._next_seq - self._events[0].event_seq)
-        return [self._events[i] for i in range(first, min(first + most, len(self._events)))]
+    def fresh(self, most: int) -> list[NodeEvent]:
+        """Give the oldest events that were never acknowledged, at most so many."""
+        return self._between(self._fresh_seq, self._fresh_seq + most, skip_lost=True)
+
+    def again(self, most: int) -> list[NodeEvent]:
+        """Give the newest events that are still to be published again, in their order."""
+        return self._between(self._again_seq - most, self._again_seq)
 
     def published(self, events: list[NodeEvent]) -> None:
-        """Note that a broker has acknowledged these."""
+        """Note that a broker has acknowledged these, which `fresh` or `again` gave."""
         if not events:
             return
-        self._next_seq = events[-1].event_seq + 1
-        self._acknowledged = max(self._acknowledged, events[-1].event_seq)
+        first, last = events[0].event_seq, events[-1].event_seq
+        if last >= self._fresh_seq:
+            self._fresh_seq = last + 1
+        else:
+            self._again_seq = first
         self._stats.events_published += len(events)
+
+    def _between(self, first: int, end: int, *, skip_lost: bool = False) -> list[NodeEvent]:
+        """Give the events from one number to before another, as far as they are still here."""
+        if not self._events:
+            return []
+        oldest = self._events[0].event_seq
+        if skip_lost and first < oldest:
+            first, end = oldest, oldest + end - first
+        start, stop = max(0, first - oldest), min(end - oldest, len(self._events))
+        return [self._events[index] for index in range(start, stop)]
 
 
 class Outbox:

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
     from eaco_telemetry.agent.options import AgentOptions, AgentStats, Plug
     from eaco_telemetry.agent.outbox import Outbox
-    from eaco_telemetry.meta import NodeMeta
+    from eaco_telemetry.meta import NodeEvent, NodeMeta
     from eaco_telemetry.transport import Connect, Transport
 
 _AT_ONCE: Final = 16  # events in flight
+_AGAIN_EVERY_S: Final = 0.25  # so 64 old events a second
 _CALL_S: Final = 15.0
 _GOODBYE_S: Final = 3.0
 _GOOD_AFTER_S: Final = 10.0
@@ -59,7 +60,6 @@ class Publisher:
         self._said: tuple[str, float] | None = None
         self._short = 0
         self._last_s = 0.0
-        self._repeat_s = 0.0
 
     async def run(self) -> None:
         """Keep publishing until `end` is called. Never raises for what a broker does."""
@@ -132,9 +132,7 @@ class Publisher:
         until_s = now_s + pause_s
         while not self._ending and (left_s := until_s - time.monotonic()) > 0:
             self._outbox.changed.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(left_s):
-                    await self._outbox.changed.wait()
+            await self._changed(left_s)
 
     async def _while_connected(self, transport: Transport) -> None:
         """Publish, and take the messages of plugs, until we end or the connection does."""
@@ -175,25 +173,49 @@ class Publisher:
     # --------------------------------------------------------------------- publishing
 
     async def _publish_all(self, transport: Transport) -> None:
-        outbox = self._outbox
+        """Publish the birth, then what waits, until it is time to end.
+
+        Events that an earlier broker has acknowledged are published again too, a few at a
+        time, so that a thousand agents do not flood a broker that has just come back.
+        """
+        outbox, ring = self._outbox, self._outbox.events
         told = await self._birth(transport)
-        outbox.events.begin_again()
-        self._repeat_s = time.monotonic() + self._options.repeat_s
+        ring.begin_again()
+        repeat_s: float | None = time.monotonic() + self._options.repeat_s
+        next_s = 0.0
         while True:
             outbox.changed.clear()
-            while True:
-                if outbox.meta is not None and outbox.meta is not told:
-                    told = await self._publish_meta(transport, outbox.meta)
-                more = await self._publish_events(transport)
-                await self._publish_sample(transport, told)
-                if not more:
-                    break
+            told = await self._publish_waiting(transport, told)
             if self._ending:
                 return
-            await outbox.changed.wait()
-            if self._repeat_s and time.monotonic() >= self._repeat_s:
-                self._repeat_s = 0.0
-                outbox.events.begin_again()
+            now_s = time.monotonic()
+            if repeat_s is not None and now_s >= repeat_s:
+                repeat_s = None
+                ring.begin_again()
+            if now_s >= next_s and (events := ring.again(_AT_ONCE)):
+                await self._publish_events(transport, events)
+                next_s = now_s + _AGAIN_EVERY_S
+            await self._changed(_AGAIN_EVERY_S if ring.again(1) else None)
+
+    async def _publish_waiting(
+        self, transport: Transport, told: NodeMeta | None
+    ) -> NodeMeta | None:
+        """Publish a new meta, new events and the newest sample; give the meta that is known."""
+        outbox = self._outbox
+        while True:
+            if outbox.meta is not None and outbox.meta is not told:
+                told = await self._publish_meta(transport, outbox.meta)
+            events = outbox.events.fresh(_AT_ONCE)
+            await self._publish_events(transport, events)
+            await self._publish_sample(transport, told)
+            if not events:
+                return told
+
+    async def _changed(self, timeout_s: float | None) -> None:
+        """Wait until something was left in the outbox, or the time is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._outbox.changed.wait()
 
     async def _birth(self, transport: Transport) -> NodeMeta | None:
         meta = self._outbox.meta
@@ -211,11 +233,10 @@ class Publisher:
         self._stats.metas_published += 1
         return meta
 
-    async def _publish_events(self, transport: Transport) -> bool:
-        """Publish a few events; tell whether there are more."""
-        events = self._outbox.events.waiting(_AT_ONCE)
+    async def _publish_events(self, transport: Transport, events: list[NodeEvent]) -> None:
+        """Publish a few events at the same time."""
         if not events:
-            return False
+            return
         topic = self._topics.event
         calls = [
             asyncio.ensure_future(transport.publish(topic, encode_event(event), qos=1))
@@ -228,7 +249,6 @@ class Publisher:
                 call.cancel()
             await asyncio.wait(calls)
         self._outbox.events.published(events)
-        return True
 
     async def _publish_sample(self, transport: Transport, meta: NodeMeta | None) -> None:
         sample = self._outbox.take_sample()
