@@ -177,6 +177,38 @@ def test_a_wrap_of_an_energy_counter_is_neither_a_spike_nor_a_loss() -> None:
     assert after.power_w == pytest.approx(120)
 
 
+def test_an_energy_meter_that_resets_or_jumps_goes_on_from_there() -> None:
+    meter = EnergyMeter(unit_j=1.0, max_w=1000)
+    raw = [5000, 5100, 200, 260, 3_690_000_000_000, 3_690_000_000_050]
+    seen = [meter.feed(value, float(second)) for second, value in enumerate(raw)]
+    assert [one.total_j for one in seen] == [0, 100, 100, 160, 160, 210]
+    assert [one.rebased for one in seen] == [False, False, True, False, True, False]
+
+
+def test_an_energy_meter_that_wraps_goes_on_over_its_range() -> None:
+    meter = EnergyMeter(unit_j=1.0, max_w=900, wraps_at=1000)
+    meter.feed(950, 0.0)
+    over = meter.feed(30, 1.0)
+    assert (over.total_j, over.rebased) == (80, False)
+
+
+def test_the_most_that_a_device_can_draw_may_change() -> None:
+    meter = EnergyMeter(unit_j=1.0, max_w=100)
+    meter.feed(0, 0.0)
+    assert meter.feed(300, 1.0).rebased
+    meter.limit(400)
+    assert meter.feed(600, 2.0).total_j == 300
+    with pytest.raises(InputError):
+        meter.limit(0)
+
+
+def test_power_from_energy_waits_for_a_window_in_which_it_rose() -> None:
+    meter = EnergyMeter(unit_j=1.0, max_w=1000)
+    readings = [(0, 0.0), (5, 0.05), (25, 0.25), (25, 0.5), (50, 0.75)]
+    powers = [meter.feed(value, t_s).power_w for value, t_s in readings]
+    assert powers == [None, None, 100.0, 100.0, 50.0]
+
+
 def test_no_power_is_taken_over_less_than_a_tenth_of_a_second() -> None:
     meter = EnergyMeter(unit_j=1e-6, max_w=1000)
     meter.feed(0, 0.0)

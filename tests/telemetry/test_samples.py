@@ -9,13 +9,9 @@ import pytest
 from attrs import fields
 
 from eaco_core.errors import InputError
-from eaco_telemetry.readers.base import (
-    EnergyCounter,
-    PowerFromEnergy,
-    PowerIntegral,
-    percent_to_ratio,
-)
+from eaco_telemetry.readers.base import PowerIntegral, percent_to_ratio
 from eaco_telemetry.samples import (
+    PARTIAL_PROCESSES,
     SCHEMA,
     DeviceState,
     GpuSample,
@@ -140,6 +136,16 @@ def test_a_foreign_process_is_reported_only_where_processes_are_known(
     assert reading.foreign is foreign
 
 
+@pytest.mark.parametrize(("pids", "foreign"), [((7,), None), ((), None), ((7, 9), True)])
+def test_a_list_that_may_lack_some_processes_proves_no_absence(
+    pids: tuple[int, ...], *, foreign: bool | None
+) -> None:
+    processes = tuple(ProcessSample(pid) for pid in pids)
+    gpu = _gpu(processes=processes, flags=(PARTIAL_PROCESSES,))
+    (reading,) = node_readings(_node(gpu), 0.0, own_pids=(7,))
+    assert reading.foreign is foreign
+
+
 def test_a_sample_names_its_schema_and_a_moment_both_clocks() -> None:
     assert _node().schema == SCHEMA == "eaco.sample/1"
     first, second = Moment.now(), Moment.now()
@@ -153,24 +159,6 @@ def test_per_cent_outside_its_range_is_no_ratio() -> None:
         assert percent_to_ratio(wrong) is None
 
 
-def test_an_energy_counter_that_resets_or_jumps_is_rebased() -> None:
-    counter = EnergyCounter(max_w=1000)
-    assert counter.add(5000.0, 0.0) == 0.0
-    assert counter.add(5100.0, 1.0) == 100.0
-    assert counter.add(200.0, 2.0) == 100.0, "a reset adds nothing"
-    assert counter.add(260.0, 3.0) == 160.0
-    assert counter.add(3.69e12, 4.0) == 160.0, "a jump adds nothing"
-    assert counter.add(3.69e12 + 50, 5.0) == 210.0
-    assert counter.rebases == 2
-
-
-def test_an_energy_counter_that_wraps_goes_on_over_its_range() -> None:
-    counter = EnergyCounter(max_w=1000, range_j=1000.0)
-    counter.add(950.0, 0.0)
-    assert counter.add(30.0, 1.0) == 80.0
-    assert counter.rebases == 0
-
-
 def test_power_is_summed_by_trapezoid_and_not_over_a_gap() -> None:
     integral = PowerIntegral(max_gap_s=10)
     assert integral.add(100.0, 0.0) == 0.0
@@ -178,12 +166,3 @@ def test_power_is_summed_by_trapezoid_and_not_over_a_gap() -> None:
     assert integral.add(None, 3.0) == 300.0
     assert integral.add(200.0, 4.0) == 300.0, "the power between is not known"
     assert integral.add(200.0, 100.0) == 300.0, "too long ago"
-
-
-def test_power_from_energy_waits_for_a_window_in_which_it_rose() -> None:
-    power = PowerFromEnergy()
-    assert power.add(0.0, 0.0) is None
-    assert power.add(5.0, 0.05) is None, "the window is too short"
-    assert power.add(25.0, 0.25) == 100.0
-    assert power.add(25.0, 0.5) == 100.0, "the counter has not moved yet"
-    assert power.add(50.0, 0.75) == 50.0

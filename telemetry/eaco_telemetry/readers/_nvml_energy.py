@@ -7,12 +7,8 @@ from typing import TYPE_CHECKING, Final
 from attrs import define, field
 
 from eaco_telemetry.readers._nvml_binding import NEVER, NvmlFailure
-from eaco_telemetry.readers.base import (
-    MAX_DEVICE_W,
-    EnergyCounter,
-    PowerFromEnergy,
-    PowerIntegral,
-)
+from eaco_telemetry.readers.base import MAX_DEVICE_W, PowerIntegral
+from eaco_telemetry.readers.counters import EnergyMeter
 from eaco_telemetry.samples import EnergyKind, PowerKind
 
 if TYPE_CHECKING:
@@ -34,19 +30,22 @@ _LEAST_CAP_W: Final = 1000.0
 class DeviceEnergy:
     """Keeps counter and summed power apart; one series is never continued by the other."""
 
-    _counter: EnergyCounter = field(factory=EnergyCounter, init=False)
+    _meter: EnergyMeter = field(init=False)
     _integral: PowerIntegral = field(factory=PowerIntegral, init=False)
-    _watts: PowerFromEnergy = field(factory=PowerFromEnergy, init=False)
+    _rebased: bool = field(default=False, init=False)
     _has_counter: bool | None = field(default=None, init=False)
     _compared_from: tuple[float, float] | None = field(default=None, init=False)
     _last_s: float = field(default=0.0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._meter = EnergyMeter(unit_j=1e-3, max_w=MAX_DEVICE_W)
 
     def probe(self, asker: Asker, limit_w: float | None) -> None:
         """Find out, once in a session, whether there is a counter.
 
         A rise above three times the power limit is a jump of the counter and not energy.
         """
-        self._counter.max_w = MAX_DEVICE_W if limit_w is None else max(_LEAST_CAP_W, 3 * limit_w)
+        self._meter.limit(MAX_DEVICE_W if limit_w is None else max(_LEAST_CAP_W, 3 * limit_w))
         if self._has_counter is None:
             self._find(asker)
 
@@ -65,7 +64,7 @@ class DeviceEnergy:
         lost: it may come back with another count, so counting begins anew.
         """
         if was_lost:
-            self._counter.forget()
+            self._meter.forget()
         self._integral.add(None, 0.0)
         self._compared_from = None
 
@@ -83,17 +82,18 @@ class DeviceEnergy:
             self._put_integrated(draft, power_w, summed_j)
             return
         try:
-            raw_j = asker.ask("nvmlDeviceGetTotalEnergyConsumption") / 1000
+            raw_mj = int(asker.ask("nvmlDeviceGetTotalEnergyConsumption"))
         except NvmlFailure as failure:
             draft.without(failure.reason, "energy_j")
             return
-        energy_j = self._counter.add(raw_j, now_s)
+        seen = self._meter.feed(raw_mj, now_s)
+        self._rebased |= seen.rebased
+        energy_j = seen.total_j
         draft.put("energy_j", energy_j)
         draft.put("energy_kind", EnergyKind.COUNTER)
         self._put_doubts(draft, energy_j, summed_j, now_s)
-        mean_w = self._watts.add(energy_j, now_s)
-        if power_w is None and mean_w is not None:
-            draft.put("power_w", mean_w)
+        if power_w is None and seen.power_w is not None:
+            draft.put("power_w", seen.power_w)
             draft.put("power_kind", PowerKind.INTEGRATED)
 
     def _put_integrated(self, draft: Draft, power_w: float | None, summed_j: float) -> None:
@@ -104,7 +104,7 @@ class DeviceEnergy:
         draft.put("energy_kind", EnergyKind.INTEGRATED)
 
     def _put_doubts(self, draft: Draft, energy_j: float, summed_j: float, now_s: float) -> None:
-        if self._counter.rebases:
+        if self._rebased:
             draft.flags.add("energy_rebased")
         if draft.values.get("module_power_w") is not None:
             draft.flags.add(OF_MODULE)

@@ -236,44 +236,6 @@ def percent_to_ratio(percent: float) -> float | None:
 
 
 @define
-class EnergyCounter:
-    """Joules since the first value of a counter, which may wrap, reset or jump.
-
-    A value below the one before is a wrap if `range_j` is given and the step over it is
-    possible, else a reset: counting goes on from the new value and nothing is added. A rise
-    faster than `max_w` is a jump and is treated the same way. `rebases` counts these.
-    """
-
-    max_w: float = MAX_DEVICE_W
-    range_j: float | None = None
-    total_j: float = field(default=0.0, init=False)
-    rebases: int = field(default=0, init=False)
-    _last_j: float | None = field(default=None, init=False)
-    _last_s: float = field(default=0.0, init=False)
-
-    def add(self, raw_j: float, now_s: float) -> float:
-        """Take the counter's value at a time on the monotonic clock; give the joules so far."""
-        if self._last_j is not None:
-            self.total_j += self._step_j(raw_j, self._last_j, now_s - self._last_s)
-        self._last_j, self._last_s = raw_j, now_s
-        return self.total_j
-
-    def forget(self) -> None:
-        """Begin anew at the next value; the joules so far stay. For a device that was away."""
-        self._last_j = None
-
-    def _step_j(self, raw_j: float, last_j: float, passed_s: float) -> float:
-        step_j = raw_j - last_j
-        if step_j < 0 and self.range_j is not None:
-            step_j += self.range_j
-        # A counter is not updated at the time of the read: allow for one more window.
-        if 0 <= step_j <= self.max_w * (max(0.0, passed_s) + MIN_ENERGY_WINDOW_S):
-            return step_j
-        self.rebases += 1
-        return 0.0
-
-
-@define
 class PowerIntegral:
     """Joules from power, by the trapezoid between two values.
 
@@ -293,27 +255,3 @@ class PowerIntegral:
                 self.total_j += (last_w + power_w) / 2 * passed_s
         self._last = None if power_w is None else (power_w, now_s)
         return self.total_j
-
-
-@define
-class PowerFromEnergy:
-    """Mean watts between two values of an energy that never falls.
-
-    Only over at least `min_window_s` (counters stand still for a while) and only if the
-    energy rose; until then the watts of the window before hold.
-    """
-
-    min_window_s: float = MIN_ENERGY_WINDOW_S
-    power_w: float | None = field(default=None, init=False)
-    _start: tuple[float, float] | None = field(default=None, init=False)
-
-    def add(self, energy_j: float, now_s: float) -> float | None:
-        """Take the energy at a time on the monotonic clock; give the mean watts, or None."""
-        if self._start is None:
-            self._start = (energy_j, now_s)
-            return None
-        start_j, start_s = self._start
-        if now_s - start_s >= self.min_window_s and energy_j > start_j:
-            self.power_w = (energy_j - start_j) / (now_s - start_s)
-            self._start = (energy_j, now_s)
-        return self.power_w

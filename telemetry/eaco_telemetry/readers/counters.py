@@ -80,16 +80,20 @@ class Counter:
     """
 
     def __init__(self, *, max_per_s: float, wraps_at: int | None = None) -> None:
-        if not (math.isfinite(max_per_s) and max_per_s > 0):
-            raise InputError(f"max_per_s must be a number above 0, not {max_per_s!r}")
+        self.limit(max_per_s)
         if wraps_at is not None and wraps_at < 1:
             raise InputError(f"wraps_at must be at least 1, not {wraps_at!r}")
-        self._max_per_s = max_per_s
         self._wraps_at = wraps_at
         self._value: int | None = None
         self._t_s = -math.inf
         self.total = 0
         self.rebases = 0
+
+    def limit(self, max_per_s: float) -> None:
+        """Change what the most is that the device can do."""
+        if not (math.isfinite(max_per_s) and max_per_s > 0):
+            raise InputError(f"max_per_s must be a number above 0, not {max_per_s!r}")
+        self._max_per_s = max_per_s
 
     def feed(self, value: int, t_s: float) -> Advance:
         """Take one reading at a monotonic time. Never raises for what the reading says."""
@@ -169,6 +173,10 @@ class EnergyMeter:
         self._pending = 0
         self._pending_s = 0.0
         self._still_s = 0.0
+
+    def limit(self, max_w: float) -> None:
+        """Change the most that the device can draw, as when its power limit changes."""
+        self._counter.limit(max_w / self._unit_j)
 
     def feed(self, value: int, t_s: float) -> EnergyReading:
         """Take one reading at a monotonic time."""
