@@ -31,7 +31,7 @@ from eaco_core.errors import EnvironmentFault, InternalError
 from eaco_core.ports import CommandRefused, StaleTerm
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
     from types import TracebackType
 
     from eaco_adapters.launch import LaunchSpec
@@ -334,7 +334,7 @@ class NodeRunner:
 
         await self._do(drop)
 
-    async def reports(self) -> AsyncIterator[RunnerReport]:
+    async def reports(self) -> AsyncGenerator[RunnerReport, None]:
         """Give every report of attempts that are not forgotten, from seq 1, and then as they come.
 
         For one reader at a time; ends when the runner closes.
@@ -374,6 +374,11 @@ class NodeRunner:
             "memory_limit": "yes" if has_memory else no_memory,
             "mps": "yes" if self._options.mps_pipe_dir else "no mps_pipe_dir is configured",
         }
+
+    @property
+    def term(self) -> int:
+        """The highest term that was seen here."""
+        return self._term
 
     def log_paths(self, job_id: str, attempt: int) -> tuple[Path, ...]:
         """Give the files with the attempt's output, oldest first; also after it was forgotten."""
