@@ -91,6 +91,15 @@ def condition(node: NodeView) -> str:
     return f"{word}{when}"
 
 
+def short_condition(node: NodeView) -> str:
+    """Say how a node fares in a word, and how old its last sample is."""
+    if node.sample is None and node.word in {"ready", "alert", "stale"}:
+        return "no sample yet"
+    word = node.word.upper() if node.word in {"lost", "stale", "alert"} else node.word
+    word = "asleep" if word == "sleeping" else word
+    return word if node.age_s is None else f"{word} {cells.age(node.age_s)}"
+
+
 def gpus(node: NodeView) -> tuple[GpuSample, ...]:
     """Give the GPUs of the last sample, each MIG instance after the GPU that it is part of."""
     if node.sample is None:

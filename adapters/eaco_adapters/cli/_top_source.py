@@ -126,7 +126,7 @@ class BrokerSource:
     patterns: tuple[str, ...] = ()
     connected: bool = False
     ever: bool = False
-    problem: str | None = "not connected yet"
+    problem: str | None = None
     retry_at_s: float = 0.0
     fault: BaseException | None = None
     _seen: set[tuple[str, str]] = field(factory=set[tuple[str, str]], init=False)
@@ -166,7 +166,8 @@ class BrokerSource:
         if self.fault is not None:
             raise self.fault
         if not self.ever:
-            raise EnvironmentFault(f"no connection to the broker at {self.address}: {self.problem}")
+            why = self.problem or "it did not answer yet"
+            raise EnvironmentFault(f"no connection to the broker at {self.address}: {why}")
         if not self._seen:
             shown = f" that {' or '.join(self.patterns)} names" if self.patterns else ""
             raise EnvironmentFault(
@@ -201,6 +202,7 @@ class BrokerSource:
         return waiting
 
     def _snapshot(self, waiting: dict[tuple[str, str], NodeView], wait_s: float) -> Snapshot:
+        why = self.problem
         return Snapshot(
             time.time_ns(),
             "broker",
@@ -208,12 +210,12 @@ class BrokerSource:
             address=self.address,
             silent={key: _silence(view, wait_s) for key, view in waiting.items()},
             notes=self._notes(),
-            problem=None if self.connected else f"no connection to the broker: {self.problem}",
+            problem=None if why is None else f"no connection to the broker: {why}",
         )
 
     def _notes(self) -> tuple[str, ...]:
         counters = self.subscriber.counters
-        notes: list[str] = []
+        notes = [] if self.ever or self.problem is not None else ["connecting ..."]
         if counters.bad:
             kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(counters.bad.items()))
             notes.append(f"messages that were refused: {kinds}")

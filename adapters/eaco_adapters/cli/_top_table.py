@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Final
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 from rich.text import Text
 
 from eaco_adapters.cli import _top_cells as cells
@@ -67,7 +67,7 @@ GPU_COLUMNS: Final = (
 )
 NODE_COLUMNS: Final = (
     Column("node", "node", 0, 10, 32, right=False),
-    Column("state", "state", 1, 8, 28, right=False),
+    Column("state", "state", 1, 13, 24, right=False),
     Column("gpus", "GPUs", 4, 4, 5),
     Column("util", "util", 3, 4, 4),
     Column("mem", "mem GiB", 5, 9, 11),
@@ -142,8 +142,8 @@ class Table:
         number = sum(counts)
         parts: list[_Cell] = [("eaco top", "bold")]
         if shot.simulated:
-            every = all(known.is_simulated(node) for node in shot.nodes)
-            parts.append(("SIMULATED" if every else "PARTLY SIMULATED", "bold magenta"))
+            whole = self._all_simulated
+            parts.append(("SIMULATED" if whole else "PARTLY SIMULATED", "bold magenta"))
         parts += [
             (nodes, ""),
             (f"{number} GPU{'' if number == 1 else 's'} {cells.power(watts)}", "bold"),
@@ -151,6 +151,10 @@ class Table:
             (cells.clean(shot.address or "local sensors"), "dim"),
         ]
         return sentence(parts, self.width)
+
+    @property
+    def _all_simulated(self) -> bool:
+        return all(known.is_simulated(node) for node in self.snapshot.nodes)
 
     def heading(self) -> Text:
         """Give the titles of the columns."""
@@ -186,7 +190,10 @@ class Table:
 
     def _columns(self) -> tuple[list[tuple[Column, int]], int]:
         if self.detail is Detail.NODES:
-            return placed(NODE_COLUMNS, self.width), 0
+            longest = max((len(known.full_name(node)) for node in self.snapshot.nodes), default=0)
+            first, *rest = NODE_COLUMNS
+            first = evolve(first, most=min(first.most, max(first.least, longest)))
+            return placed([first, *rest], self.width), 0
         every = [gpu for node in self.snapshot.nodes for gpu in known.gpus(node)]
         unused: set[str] = set()
         if all(gpu.sm_active_ratio is None for gpu in every):
@@ -208,8 +215,8 @@ class Table:
         count = known.gpu_count(node)
         used = [gpu.mem_used_bytes for gpu in whole if gpu.mem_used_bytes is not None]
         sizes = [gpu.mem_total_bytes for gpu in whole if gpu.mem_total_bytes is not None]
-        state = known.condition(node)
-        if known.is_simulated(node):
+        state = known.short_condition(node)
+        if known.is_simulated(node) and not self._all_simulated:
             state = f"simulated, {state}"
         style = _style_of(node)
         values: dict[str, _Cell] = {
