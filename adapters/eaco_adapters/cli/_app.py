@@ -60,6 +60,10 @@ COMMANDS: dict[str, CommandEntry] = {
         "eaco_adapters.cli.explain",
         "Say why a job was placed where it was, or why it waited.",
     ),
+    "serve": CommandEntry(
+        "eaco_adapters.cli.serve",
+        "Schedule jobs on this machine, as a daemon.",
+    ),
     "submit": CommandEntry("eaco_adapters.cli.submit", "Hand a job to the server."),
     "jobs": CommandEntry("eaco_adapters.cli.jobs", "Show the jobs of the server."),
     "cancel": CommandEntry("eaco_adapters.cli.cancel", "Take jobs back."),

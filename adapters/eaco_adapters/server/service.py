@@ -126,6 +126,17 @@ class SchedulerService:
                         self._last_fault = str(error)
                         _LOG.warning("%s", error)
 
+    def flush(self) -> None:
+        """Bring to the disk what is not there yet; for the end. Blocks."""
+        for job_id in self._unwritten:
+            entry = self._book.get(job_id)
+            if entry is not None:
+                try:
+                    self._book.write(entry)
+                except EacoError as error:
+                    _LOG.warning("%s", error)
+        self._unwritten.clear()
+
     def _write_later(self, job_id: str) -> None:
         self._unwritten.add(job_id)
         self._write_now.set()

@@ -61,8 +61,6 @@ class VirtualGpuReader:
     seen. `power`: watts from utilisation.
     """
 
-    name: Final = "virtual"
-
     def __init__(
         self, gpus: Mapping[str, int], *, power: SqrtGpu | None = None, root: Path = Path("/")
     ) -> None:
@@ -76,6 +74,11 @@ class VirtualGpuReader:
         self._last_s: float | None = None
         self._ticks_hz = os.sysconf("SC_CLK_TCK")
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+
+    @property
+    def name(self) -> str:
+        """The name of this reader."""
+        return "virtual"
 
     @property
     def capabilities(self) -> Mapping[str, tuple[str, ...]]:

@@ -1,0 +1,313 @@
+"""Start everything of a server, run it, and take it down in order.
+
+The order matters: the journal first (one scheduler for each), then the job book; runners before the
+driver, which reads their reports; and only when the driver runs do nodes join and clients find a
+socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import define, field
+
+from eaco_adapters.executors.local import LocalExecutor
+from eaco_adapters.journal.opening import open_journal
+from eaco_adapters.journal.reader import JournalReader
+from eaco_adapters.journal.snapshots import write_snapshot
+from eaco_adapters.server.clock import SystemClock, read_anchor
+from eaco_adapters.server.http import make_app
+from eaco_adapters.server.job_book import JobBook
+from eaco_adapters.server.listen import listen_on_path, listen_on_port, read_token, serve_http
+from eaco_adapters.server.nodes import open_node
+from eaco_adapters.server.service import SchedulerService
+from eaco_adapters.server.submission import Cluster
+from eaco_core import events as ev
+from eaco_core.cluster import NodeState
+from eaco_core.driver import Driver, DriverOptions
+from eaco_core.errors import EnvironmentFault
+from eaco_core.history import decode_line
+from eaco_core.machine import SchedulerMachine
+from eaco_core.policies import policy_named
+from eaco_predictors.own_profiles import read_profiles
+from eaco_telemetry.power import DefaultNodePower
+from eaco_telemetry.samples import node_readings
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
+    from pathlib import Path
+
+    from eaco_adapters.journal.opening import Opened
+    from eaco_adapters.journal.writer import JournalWriter
+    from eaco_adapters.launch import LaunchSpec
+    from eaco_adapters.server.config import ServerConfig
+    from eaco_adapters.server.nodes import LocalNode
+    from eaco_core.driver import Fault
+    from eaco_core.history import Line, Step
+    from eaco_core.snapshot import SchedulerState
+    from eaco_predictors.profile_table import ProfileTable
+    from eaco_telemetry.sampler import Sampler
+
+_LOG: Final = logging.getLogger("eaco.server")
+_SNAPSHOT_EVERY: Final = 5000
+
+
+@define
+class Server:
+    """One server. `on_ready` is called when clients may come; `notes` are for the operator."""
+
+    config: ServerConfig
+    version: str
+    options: DriverOptions = field(factory=DriverOptions)
+    on_ready: Callable[[Server], None] | None = None
+    notes: list[str] = field(factory=list[str])
+    service: SchedulerService | None = None
+    driver: Driver | None = None
+    nodes: list[LocalNode] = field(factory=list["LocalNode"])
+    _snapshot_seq: int = 0
+    _snapshots: set[asyncio.Task[Path]] = field(factory=set["asyncio.Task[Path]"])
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until `stop`. Jobs go on after that, and the next server finds them.
+
+        Raises InputError and EnvironmentFault with one sentence for whatever stands against it,
+        JournalLocked where another server runs.
+        """
+        state_dir = self.config.state_dir
+        _make_private(state_dir)
+        opened = await asyncio.to_thread(open_journal, state_dir / "journal", self._machine)
+        self.notes += opened.notes
+        try:
+            await self._run(opened, stop)
+        finally:
+            opened.writer.close()
+
+    async def _run(self, opened: Opened, stop: asyncio.Event) -> None:
+        state_dir = self.config.state_dir
+        machine = opened.machine
+        book = JobBook(state_dir / "jobs")
+        known = machine.snapshot().jobs
+        for entry in list(book):
+            if entry.job_id not in known:  # its submission was never answered
+                book.drop(entry.job_id)
+        async with contextlib.AsyncExitStack() as stack:
+            await asyncio.to_thread(self._open_nodes, state_dir / "nodes")
+            for node in self.nodes:
+                if node.sampler is not None:
+                    stack.push_async_callback(node.sampler.close)
+            profiles = await asyncio.to_thread(self._profiles)
+            executor = LocalExecutor([node.runner for node in self.nodes], self._launch)
+            await stack.enter_async_context(executor)
+            clock = SystemClock(machine.now_s, read_anchor(state_dir / "clock.json"))
+            self.driver = driver = Driver(
+                machine,
+                executor,
+                clock,
+                journal=opened.writer,
+                options=self.options,
+                on_fault=self._on_fault,
+                on_step=lambda step: self._on_step(step, opened.writer),
+            )
+            self.service = SchedulerService(
+                self.config,
+                driver=driver,
+                book=book,
+                clock=clock,
+                cluster=lambda: _cluster(driver.snapshot(), profiles),
+                read_journal=lambda text: _lines(state_dir / "journal", text),
+                log_of=self._log_of,
+                version=self.version,
+            )
+            listeners = self._listen(stack)
+            await self._serve(driver, self.service, clock, listeners, stop)
+
+    async def _serve(
+        self,
+        driver: Driver,
+        service: SchedulerService,
+        clock: SystemClock,
+        listeners: list[tuple[socket.socket, str | None]],
+        stop: asyncio.Event,
+    ) -> None:
+        running = asyncio.get_running_loop().create_task(driver.run())
+        background: list[asyncio.Task[None]] = []
+        faces: list[asyncio.Task[None]] = []
+        loop = asyncio.get_running_loop()
+        try:
+            await _first_of(running, self._join_nodes(driver))
+            background = [loop.create_task(service.write_entries())]
+            background += [
+                loop.create_task(self._feed(driver, node, node.sampler, clock))
+                for node in self.nodes
+                if node.sampler is not None
+            ]
+            for listener, token in listeners:
+                app = make_app(service, version=self.version, token=token)
+                faces.append(loop.create_task(serve_http(app, listener, stop)))
+            if self.on_ready is not None:
+                self.on_ready(self)
+            await _first_of(running, stop.wait())
+        finally:
+            stop.set()
+            await asyncio.gather(*faces, return_exceptions=True)
+            for task in background:
+                task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
+            driver.stop()
+            await asyncio.wait([running, *self._snapshots])
+            service.flush()
+        await running
+
+    def _on_fault(self, fault: Fault) -> None:
+        if self.service is not None:
+            self.service.on_fault(fault)
+
+    def _on_step(self, step: Step, journal: JournalWriter) -> None:
+        if self.service is None or self.driver is None:
+            return
+        self.service.on_step(step)
+        machine = self.driver.machine
+        # At the last step of a batch the machine is just where the journal is.
+        if step.seq == machine.seq and step.seq - self._snapshot_seq >= _SNAPSHOT_EVERY:
+            self._snapshot_seq = step.seq
+            place, state = journal.place, machine.dump_text()
+            work = asyncio.to_thread(write_snapshot, journal, place, state)
+            task = asyncio.get_running_loop().create_task(work)
+            self._snapshots.add(task)
+            task.add_done_callback(self._snapshot_done)
+
+    def _snapshot_done(self, task: asyncio.Task[Path]) -> None:
+        self._snapshots.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _LOG.warning("%s", error)
+
+    def _machine(self) -> SchedulerMachine:
+        config = self.config
+        return SchedulerMachine(
+            policy_named(config.policy),
+            rules=config.rules,
+            power=DefaultNodePower() if config.power_model else None,
+        )
+
+    def _launch(self, job_id: str) -> LaunchSpec:
+        if self.service is None:
+            raise KeyError(job_id)
+        return self.service.launch(job_id)
+
+    def _log_of(self, job_id: str, attempt: int) -> Path | None:
+        for node in self.nodes:
+            paths = node.runner.log_paths(job_id, attempt)
+            if paths:
+                return paths[-1]
+        return None
+
+    def _open_nodes(self, root: Path) -> None:
+        cpus = sorted(os.sched_getaffinity(0))
+        session_id = secrets.token_hex(6)
+        first = 0
+        for config in self.config.nodes:
+            turned = cpus[first % len(cpus) :] + cpus[: first % len(cpus)]
+            node = open_node(
+                config,
+                root,
+                session_id=session_id,
+                cpus=turned,
+                with_sensors=self.config.telemetry.local,
+            )
+            self.nodes.append(node)
+            if config.simulated:
+                first += len(node.spec.gpus)
+
+    def _profiles(self) -> Mapping[str, ProfileTable]:
+        if self.config.profiles is None:
+            return {}
+        types = {gpu.gpu_type for node in self.nodes for gpu in node.spec.gpus}
+        return {gpu_type: read_profiles(self.config.profiles, gpu_type) for gpu_type in types}
+
+    def _listen(self, stack: contextlib.AsyncExitStack) -> list[tuple[socket.socket, str | None]]:
+        listen = self.config.listen
+        listeners: list[tuple[socket.socket, str | None]] = []
+        if listen.http is not None and listen.token_file is not None:
+            token = read_token(listen.token_file)
+            listener = listen_on_port(*listen.http)
+            stack.callback(listener.close)
+            listeners.append((listener, token))
+        listen.socket.parent.mkdir(parents=True, exist_ok=True)
+        listener = listen_on_path(listen.socket)
+        stack.callback(lambda: listen.socket.unlink(missing_ok=True))
+        stack.callback(listener.close)
+        listeners.append((listener, None))
+        return listeners
+
+    async def _join_nodes(self, driver: Driver) -> None:
+        """Let the scheduler know what nodes there are now."""
+        before = driver.snapshot().nodes
+        for node_id in before.keys() - {node.spec.node_id for node in self.nodes}:
+            await driver.ask(ev.NodeLost(0.0, node_id))
+        for node in self.nodes:
+            known = before.get(node.spec.node_id)
+            if known is None or known[0] != node.spec or known[1] is NodeState.OUT:
+                if known is not None and known[1] is not NodeState.OUT:
+                    await driver.ask(ev.NodeLost(0.0, node.spec.node_id))
+                await driver.ask(ev.NodeJoined(0.0, node.spec))
+
+    async def _feed(
+        self, driver: Driver, node: LocalNode, sampler: Sampler, clock: SystemClock
+    ) -> None:
+        """Bring in what the sensors of a node say, at each period."""
+        period_s = self.config.telemetry.period_s
+        loop = asyncio.get_running_loop()
+        due_s = loop.time()
+        while True:
+            sampled = await sampler.sample()
+            readings = node_readings(sampled.sample, clock.now_s())
+            known = {gpu.gpu_id for gpu in node.spec.gpus}
+            ours = tuple(reading for reading in readings if reading.gpu_id in known)
+            if ours:
+                await driver.post(ev.NodeSampled(0.0, node.spec.node_id, ours))
+            due_s = max(due_s + period_s, loop.time())
+            await asyncio.sleep(due_s - loop.time())
+
+
+def _cluster(state: SchedulerState, profiles: Mapping[str, ProfileTable]) -> Cluster:
+    counts: dict[str, int] = {}
+    for gpu in state.gpus.values():
+        counts[gpu.gpu.gpu_type] = counts.get(gpu.gpu.gpu_type, 0) + 1
+    return Cluster(counts, profiles)
+
+
+def _lines(path: Path, containing: str) -> Iterator[Line]:
+    """Give the steps of a journal that speak of a job, and the header."""
+    for number, text in enumerate(JournalReader(path)):
+        if number == 0 or containing in text:
+            yield decode_line(text, f"{path}, record {number + 1}")
+
+
+async def _first_of(running: asyncio.Task[None], work: Coroutine[Any, Any, object]) -> None:
+    """Wait for `work`, unless the driver ends before; then raise what ended it."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait([running, task], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+        else:
+            running.result()
+            raise EnvironmentFault("the scheduler ended by itself")
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def _make_private(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise EnvironmentFault(
+            f"the state folder {folder} cannot be made: {error.strerror}; choose another"
+        ) from error
