@@ -36,8 +36,10 @@ class Sentence:
     text: str
 
 
-def explain_job(source: str | Path | Iterable[Line], job_id: str) -> list[Sentence]:
-    """Tell the story of one job from a history file, or from its lines.
+def explain_job(
+    source: str | Path | Iterable[Line], job_id: str, *, where: str | None = None
+) -> list[Sentence]:
+    """Tell the story of one job from a history file, or from its lines, which come from `where`.
 
     A last line that was cut off while it was written is left out: see `is_cut_off`.
     Raises InputError for a job that the history does not know, with ids alike.
@@ -45,14 +47,14 @@ def explain_job(source: str | Path | Iterable[Line], job_id: str) -> list[Senten
     story = _Story(job_id)
     if isinstance(source, (str, os.PathLike)):
         lines: Iterable[Line] = _whole_lines(source, containing=json.dumps(job_id))
-        where: str | None = str(source)
+        where, from_file = str(source), True
     else:
-        lines, where = list(source), None
+        lines, from_file = list(source), False
     for line in lines:
         if isinstance(line, Step):
             story.take(line)
     if not story.sentences:
-        if where is not None:
+        if where is not None and from_file:
             lines = _whole_lines(where, containing='"JobSubmitted"')
         raise InputError(_unknown(job_id, lines), where=where)
     return story.sentences

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+import attrs
 import click
 
+from eaco_adapters.cli._journal_file import JournalFile
 from eaco_adapters.cli._option_types import file_path
 from eaco_adapters.cli._output import print_json, progress
+from eaco_adapters.journal.reader import is_journal
 from eaco_adapters.words import counted
 from eaco_core.errors import InputError
 from eaco_core.history import Header, read_history, read_lines
 from eaco_core.invariants import TITLES, HistoryChecker, compare_histories
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from eaco_core.history import Line
     from eaco_core.invariants import Report, Violation
 
 EXIT_VIOLATION = 1
@@ -41,13 +46,14 @@ _SHOWN = 5
 def command(context: click.Context, file: Path, other: Path | None, *, as_json: bool) -> None:
     """Check a history FILE (eaco.history/1) against the invariants that bind its policy.
 
-    What the history cannot answer is named as not checked. Exit status: 0 when
-    nothing is violated, 1 when something is, 2 when the file is not a history.
+    FILE may be the journal of a scheduler, also one that is running. What the history
+    cannot answer is named as not checked. Exit status: 0 when nothing is violated, 1
+    when something is, 2 when the file is not a history.
     """
     report = _check(file)
     differences = None
     if other is not None:
-        differences = compare_histories(read_history(file), read_history(other))
+        differences = compare_histories(_lines(file), _lines(other))
     if as_json:
         print_json(_document(file, report, differences))
     else:
@@ -56,16 +62,24 @@ def command(context: click.Context, file: Path, other: Path | None, *, as_json: 
         context.exit(EXIT_VIOLATION)
 
 
+def _lines(file: Path) -> Iterator[Line]:
+    return read_lines(JournalFile(file), str(file)) if is_journal(file) else read_history(file)
+
+
 def _check(file: Path) -> Report:
     checker: HistoryChecker | None = None
+    journal = JournalFile(file) if is_journal(file) else None
     with progress(f"checking {file.name}") as show:
         total = file.stat().st_size if file.is_file() else 0
         done = 0
 
         def lines() -> Iterator[str]:
             nonlocal done
-            with file.open(encoding="utf-8-sig", newline="\n") as stream:
-                for text in stream:
+            with ExitStack() as stack:
+                source: Iterable[str] | None = journal
+                if source is None:
+                    source = stack.enter_context(file.open(encoding="utf-8-sig", newline="\n"))
+                for text in source:
                     done += len(text)
                     show(done, max(done, total))
                     yield text
@@ -82,7 +96,10 @@ def _check(file: Path) -> Report:
             ) from None
     if checker is None:
         raise InputError("this history is empty.", where=str(file))
-    return checker.report()
+    report = checker.report()
+    if journal is not None and journal.note is not None:
+        report = attrs.evolve(report, notes=(*report.notes, journal.note))
+    return report
 
 
 def _document(file: Path, report: Report, differences: list[Violation] | None) -> object:
