@@ -34,7 +34,7 @@ from eaco_telemetry.readers.cards import (
     take_processes,
     with_reason,
 )
-from eaco_telemetry.readers.fdinfo import Clients, ClientScan, UseMeter, process_name
+from eaco_telemetry.readers.fdinfo import UseMeter, process_name
 from eaco_telemetry.readers.sysfs import (
     Value,
     absent,
@@ -81,8 +81,6 @@ class AmdReader(CardReader):
     def __init__(self, node_id: str, *, root: Path = Path("/")) -> None:
         super().__init__(node_id, root=root)
         self._memories: dict[str, _Memory] = {}
-        self._scan = ClientScan(root)
-        self._clients = Clients()
         self._kfd: dict[str, dict[int, int]] = {}
 
     @property
@@ -109,12 +107,11 @@ class AmdReader(CardReader):
         self._memories = {}
 
     def _begin(self, now: Moment) -> None:
-        self._clients = self._scan.scan(now.monotonic_s)
+        super()._begin(now)
         self._kfd = _kfd_memory(self._root)
 
     def _is_used(self, card: Card) -> bool:
-        bdf = card.pci_bdf or ""
-        return bool(self._clients.on(bdf) or self._kfd.get(bdf))
+        return super()._is_used(card) or bool(self._kfd.get(card.pci_bdf or ""))
 
     def _interrupted(self, card: Card, *, lost: bool) -> None:
         memory = self._memories.get(card.gpu_id)
@@ -157,7 +154,7 @@ class AmdReader(CardReader):
 
     def _take_processes(self, memory: _Memory, card: Card, found: Found, now: Moment) -> None:
         bdf = card.pci_bdf or ""
-        drawn = memory.use.feed(self._clients.on(bdf), now.monotonic_ns).processes
+        drawn = memory.use.feed(self._clients_on(card), now.monotonic_ns).processes
         by_pid = {process.pid: process for process in drawn}
         for pid, vram_bytes in self._kfd.get(bdf, {}).items():
             process = by_pid.get(pid) or ProcessSample(pid, process_name(self._root, pid))

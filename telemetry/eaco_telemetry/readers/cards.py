@@ -22,6 +22,7 @@ from attrs import define, evolve, fields
 
 from eaco_core.errors import EnvironmentFault
 from eaco_telemetry.readers.base import UNSUPPORTED, DeviceEvent, Reading
+from eaco_telemetry.readers.fdinfo import Clients, ClientScan
 from eaco_telemetry.readers.sysfs import (
     Value,
     absent,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from eaco_telemetry.readers.fdinfo import Client
     from eaco_telemetry.samples import Moment, ProcessSample
 
 MAX_CARD_W: Final = 3_000.0
@@ -124,6 +126,8 @@ class CardReader(abc.ABC):
         self._node_id = node_id
         self._root = root
         self._cards: dict[str, Card] = {}
+        self._scan = ClientScan(root)
+        self._clients = Clients()
 
     @property
     @abc.abstractmethod
@@ -150,13 +154,16 @@ class CardReader(abc.ABC):
     def _forget(self) -> None:
         """Drop what is kept of cards between two reads: a new session begins."""
 
-    @abc.abstractmethod
     def _begin(self, now: Moment) -> None:
         """Do what is done once per tick for all cards."""
+        self._clients = self._scan.scan(now.monotonic_s)
 
-    @abc.abstractmethod
+    def _clients_on(self, card: Card) -> tuple[Client, ...]:
+        return self._clients.on(card.pci_bdf or card.driver)
+
     def _is_used(self, card: Card) -> bool:
         """Say whether a process has the card open, without touching the card."""
+        return bool(self._clients_on(card))
 
     @abc.abstractmethod
     def _interrupted(self, card: Card, *, lost: bool) -> None:

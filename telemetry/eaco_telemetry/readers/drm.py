@@ -19,7 +19,7 @@ from eaco_telemetry.readers.cards import (
     read_temperature_c,
     take_processes,
 )
-from eaco_telemetry.readers.fdinfo import Clients, ClientScan, ClientUse, UseMeter
+from eaco_telemetry.readers.fdinfo import ClientUse, UseMeter
 from eaco_telemetry.readers.meminfo import read_meminfo
 from eaco_telemetry.readers.sysfs import (
     Value,
@@ -80,8 +80,6 @@ class DrmReader(CardReader):
         self._chips = chips
         self._uses: dict[str, UseMeter] = {}
         self._integrals: dict[str, PowerIntegral] = {}
-        self._scan = ClientScan(root)
-        self._clients = Clients()
 
     @property
     def name(self) -> str:
@@ -107,12 +105,6 @@ class DrmReader(CardReader):
 
     def _forget(self) -> None:
         self._uses, self._integrals = {}, {}
-
-    def _begin(self, now: Moment) -> None:
-        self._clients = self._scan.scan(now.monotonic_s)
-
-    def _is_used(self, card: Card) -> bool:
-        return bool(self._clients.on(card.pci_bdf or card.driver))
 
     def _interrupted(self, card: Card, *, lost: bool) -> None:
         integral = self._integrals.get(card.gpu_id)
@@ -146,8 +138,7 @@ class DrmReader(CardReader):
             return use.memory_bytes(system=False) + on_chip * use.memory_bytes(system=True)
 
         meter = self._uses.setdefault(card.gpu_id, UseMeter(memory_of))
-        clients = self._clients.on(card.pci_bdf or card.driver)
-        use = meter.feed(clients, now.monotonic_ns)
+        use = meter.feed(self._clients_on(card), now.monotonic_ns)
         if not meter.tells:
             # A driver without statistics looks exactly like one without users.
             reason = f"the driver {card.driver} has told no usage by process so far"

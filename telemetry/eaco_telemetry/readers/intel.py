@@ -31,7 +31,7 @@ from eaco_telemetry.readers.cards import (
     with_reason,
 )
 from eaco_telemetry.readers.counters import EnergyMeter
-from eaco_telemetry.readers.fdinfo import Clients, ClientScan, ClientUse, UseMeter
+from eaco_telemetry.readers.fdinfo import ClientUse, UseMeter
 from eaco_telemetry.readers.meminfo import read_meminfo
 from eaco_telemetry.readers.sysfs import (
     Value,
@@ -83,8 +83,6 @@ class IntelReader(CardReader):
     def __init__(self, node_id: str, *, root: Path = Path("/")) -> None:
         super().__init__(node_id, root=root)
         self._memories: dict[str, _Memory] = {}
-        self._scan = ClientScan(root)
-        self._clients = Clients()
 
     @property
     def name(self) -> str:
@@ -101,12 +99,6 @@ class IntelReader(CardReader):
 
     def _forget(self) -> None:
         self._memories = {}
-
-    def _begin(self, now: Moment) -> None:
-        self._clients = self._scan.scan(now.monotonic_s)
-
-    def _is_used(self, card: Card) -> bool:
-        return bool(self._clients.on(card.pci_bdf or ""))
 
     def _interrupted(self, card: Card, *, lost: bool) -> None:
         memory = self._memories.get(card.gpu_id)
@@ -136,8 +128,7 @@ class IntelReader(CardReader):
         if now is None:
             found.able.add("processes")
             return
-        clients = self._clients.on(card.pci_bdf or "")
-        use = memory.use.feed(clients, now.monotonic_ns)
+        use = memory.use.feed(self._clients_on(card), now.monotonic_ns)
         take_processes(found, use.processes, self._clients.hidden)
         if self._clients.hidden is not None:
             found.take("util_ratio", forbidden(_NEEDS_ALL + self._clients.hidden))
