@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from eaco_telemetry.readers._nvml_binding import Nvml
 
 CHILD = Path(__file__).with_name("auto_child.py")
+NO_ROOT = Path(__file__).with_name("no_root_child.py")
 BUILD = Path(__file__).parent / "fake_nvml" / "build_fake_nvml.py"
 AMD_BDF, INTEL_BDF, NV_BDF = "0000:03:00.0", "0000:83:00.0", "0000:01:00.0"
 
@@ -404,6 +406,34 @@ def test_a_machine_without_its_files_gives_reasons_and_no_error(tree: Tree, gone
     assert names(choice) in (["host"], ["amd"], [])
     taken = sample(choice)
     assert all(gpu.unexplained == () for gpu in taken.gpus)
+
+
+def test_without_root_rights_there_is_less_and_it_says_so() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)  # noqa: PTH101, S103 - those of a test are for their owner alone
+        tree = Tree(Path(folder))
+        tree.kernel_threads()
+        tree.meminfo(16_000_000, 9_000_000)
+        tree.write("/proc/stat", "cpu  100 0 50 800 20 0 1 0 0 0")
+        amd(tree)
+        zone = "/sys/class/powercap/intel-rapl:0"
+        tree.write(f"{zone}/name", "package-0")
+        tree.write(f"{zone}/energy_uj", 900).chmod(0)
+        tree.process(77, "train")
+        (tree.root / "proc/77/fd").chmod(0)
+        told = json.loads(
+            subprocess.run(
+                [sys.executable, str(NO_ROOT), folder], check=True, stdout=subprocess.PIPE
+            ).stdout
+        )
+        (tree.root / "proc/77/fd").chmod(0o700)
+    assert told["uid"] != 0
+    assert (told["readers"], told["problems"]) == (["amd", "host"], {})
+    hidden = "only own processes can be seen; root rights would add the others"
+    assert told["gpus"] == [[187, 0.73, hidden]]
+    assert told["memory"] == 16_000_000 * 1024
+    assert told["package"] == "no permission to read energy_uj; root rights would add it"
+    assert len(told["hints"]) == 2
 
 
 def test_a_thousand_gpus_are_read_in_one_sample(tree: Tree) -> None:
