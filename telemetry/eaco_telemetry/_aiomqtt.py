@@ -11,6 +11,7 @@ import asyncio
 import logging
 import re
 import secrets
+import socket
 import ssl
 import threading
 import time
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _TCP_TIMEOUT_S: Final = 5.0
+_REFUSAL_S: Final = 0.1
 _LEAVE_S: Final = 2.0
 _SUBACK_FAILED: Final = 0x80
 
@@ -128,6 +130,8 @@ def _client(
         keepalive=options.keepalive_s,
         max_queued_incoming_messages=options.max_incoming,
         tls_context=context,
+        # Messages are small and each counts: none is to wait for the one before.
+        socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
     )
     # aiomqtt has no option for this one.
     client._client.connect_timeout = min(_TCP_TIMEOUT_S, options.connect_timeout_s)  # noqa: SLF001 - as said
@@ -182,6 +186,9 @@ class _AiomqttTransport:
         self._watcher: asyncio.Task[None] | None = None
         self._why = "the connection was closed"
         self._thread = threading.get_ident()
+        self._early: asyncio.Future[None] = self._lost.get_loop().create_future()
+        self._inner = client._client.on_disconnect  # noqa: SLF001 - see _on_disconnect
+        client._client.on_disconnect = self._on_disconnect  # noqa: SLF001 - as above
         client._client.on_socket_register_write = self._want_to_write  # noqa: SLF001 - see there
 
     @property
@@ -190,29 +197,35 @@ class _AiomqttTransport:
 
     async def enter(self) -> None:
         """Connect, or raise `ConnectionLost` and leave nothing open."""
+        entering = asyncio.ensure_future(self._client.__aenter__())
         try:
-            await self._client.__aenter__()
+            waited: set[asyncio.Future[Any]] = {entering, self._early}
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if not entering.done():  # a refusal with a reason is noticed a moment later
+                await asyncio.wait({entering}, timeout=_REFUSAL_S)
+            if not entering.done():
+                raise ConnectionLost(_hung_up(self._options))
+            await entering
         except aiomqtt.MqttError as error:
-            self._close_socket()
             raise _fault(error, self._options) from None
-        except BaseException as error:
-            self._close_socket()
-            # paho raises other errors for names that are no names, and the like.
-            if isinstance(error, ValueError | UnicodeError):
-                raise ConnectionLost(
-                    f"cannot connect to {self._options.address}: {error}"
-                ) from None
-            raise
-        self._watcher = asyncio.create_task(self._watch(), name="eaco-mqtt-connection")
+        except (ValueError, OSError) as error:  # a name that is no name, and the like
+            raise ConnectionLost(f"cannot connect to {self._options.address}: {error}") from None
+        else:
+            self._watcher = asyncio.create_task(self._watch(), name="eaco-mqtt-connection")
+        finally:
+            if self._watcher is None:
+                entering.cancel()
+                await asyncio.wait({entering})
+                self._close_socket()
 
     async def leave(self, *, orderly: bool) -> None:
         """End the connection. Not orderly: drop it, so that the broker publishes the will."""
+        holds = not self._lost.done()
         if self._watcher is not None:
             self._watcher.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._watcher
+            await asyncio.wait({self._watcher})
         try:
-            if orderly and not self._lost.done():
+            if orderly and holds:
                 async with asyncio.timeout(_LEAVE_S):
                     await self._client.__aexit__(None, None, None)
         except (aiomqtt.MqttError, TimeoutError):
@@ -298,6 +311,13 @@ class _AiomqttTransport:
                     await task
         raise self._fault()
 
+    def _on_disconnect(self, *facts: Any) -> None:  # noqa: ANN401 - handed on as they are
+        """Notice also the end of a connection that was never complete; aiomqtt does not."""
+        if not self._early.done():
+            self._early.set_result(None)
+        if self._inner is not None:
+            self._inner(*facts)
+
     def _want_to_write(self, client: Client, _userdata: object, connection: Any) -> None:  # noqa: ANN401 - paho's own kind of socket
         """Takes the place of what aiomqtt does when there is something to send.
 
@@ -346,6 +366,14 @@ def _fault(error: aiomqtt.MqttError, options: MqttOptions) -> ConnectionLost:
     return ConnectionLost(f"cannot connect to {where}: {_reason(error)}")
 
 
+def _hung_up(options: MqttOptions) -> str:
+    hint = "does it want TLS (mqtts://)" if options.tls is None else "does it want a certificate"
+    return (
+        f"cannot connect to the broker at {options.address}: it ended the connection before it"
+        f" answered; {hint}?"
+    )
+
+
 def _number(code: object) -> int:
     """Give the number of an answer, which paho wraps into a class of its own."""
     number = code if isinstance(code, int) else getattr(code, "value", 0)
@@ -363,11 +391,26 @@ def _reason(error: BaseException) -> str:
 # --------------------------------------------------------------------------------- TLS
 
 
+class _Context(ssl.SSLContext):
+    """Closes a socket whose handshake fails, which paho leaves to the garbage collector."""
+
+    def wrap_socket(self, *args: Any, **more: Any) -> ssl.SSLSocket:  # noqa: ANN401 - handed on
+        wrapped = super().wrap_socket(*args, **more)
+        try:
+            wrapped.do_handshake()  # paho's own is then nothing
+        except BaseException:
+            wrapped.close()
+            raise
+        return wrapped
+
+
 def _tls_context(options: TlsOptions) -> ssl.SSLContext:
-    context = ssl.create_default_context()
+    context = _Context(ssl.PROTOCOL_TLS_CLIENT)  # checks certificate and host name
     try:
-        if options.ca_file is not None:
-            context = ssl.create_default_context(cafile=options.ca_file)
+        if options.ca_file is None:
+            context.load_default_certs()
+        else:
+            context.load_verify_locations(options.ca_file)
     except (OSError, ValueError) as error:
         raise InputError(
             f"the CA file {options.ca_file} is unusable: {_tls_reason(error)}"
