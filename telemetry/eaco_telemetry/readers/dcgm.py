@@ -50,6 +50,11 @@ _MIB: Final = 1 << 20
 _UUID: Final = re.compile(r"GPU-[0-9A-Za-z-]{1,80}")
 _INSTANCE: Final = re.compile(r"[0-9]{1,4}")
 _CLAMP_MOST: Final = 2.0
+# Under MIG these have been seen above 1 (DCGM#152).
+_ABOVE_1: Final = {
+    "sm_active_ratio": "sm_active_above_1",
+    "dram_active_ratio": "dram_active_above_1",
+}
 # DCGM's marks for "no value" are these and a few numbers above, one for each reason.
 _BLANKS: Final = (0x7FFFFFF0, 0x7FFFFFFFFFFFFFF0, 140737488355328)
 _BLANK_KINDS: Final = 16  # and one more, since the largest become 2^63 as floats
@@ -327,9 +332,8 @@ def _put(device: _Seen, quantity: _Quantity, text: str) -> None:
         device.rejected += 1
         device.missing[name] = f"the exporter gave an impossible value ({text[:40]})"
         return
-    if name.endswith("_active_ratio") and value > 1:
-        # Under MIG the sum over the SMs is divided by too few of them (DCGM#152).
-        device.flags.add(name.replace("_ratio", "_above_1"))
+    if name in _ABOVE_1 and value > 1:
+        device.flags.add(_ABOVE_1[name])
         value = 1.0
     device.values.setdefault(name, int(value) if quantity.whole else value)
 
