@@ -18,6 +18,7 @@ import polars as pl
 from attrs import fields, frozen
 
 from eaco_core.errors import InternalError
+from eaco_telemetry.recording._lists import list_series
 from eaco_telemetry.samples import GpuSample, HostSample, NodeSample, ProcessSample
 
 if typing.TYPE_CHECKING:
@@ -40,6 +41,7 @@ HOST_PREFIX: Final = "host_"
 DType = pl.DataType | type[pl.DataType]
 
 _PAIRS: Final = pl.List(pl.Struct({"name": pl.String, "reason": pl.String}))
+_PROCESS_FIELDS: Final = tuple(one.name for one in fields(ProcessSample))
 _PLAIN: Final[Mapping[object, DType]] = {
     bool: pl.Boolean,
     float: pl.Float64,
@@ -68,40 +70,39 @@ def _clean(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def _pack_pairs(pairs: Mapping[str, str]) -> list[dict[str, str]]:
-    return [{"name": _clean(name), "reason": _clean(why)} for name, why in pairs.items()]
+def _cleaned(value: Any) -> Any:  # noqa: ANN401 - any value of a record
+    return _clean(value) if isinstance(value, str) else value
 
 
-def _unpack_pairs(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    return {row["name"]: row["reason"] for row in rows}
+def _pack_pairs(pairs: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple([(_clean(name), _clean(why)) for name, why in pairs.items()])
 
 
-def _pack_texts(texts: Sequence[str]) -> list[str]:
-    return [_clean(text) for text in texts]
+def _pack_texts(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple([_clean(text) for text in texts])
 
 
 def _value_of(member: enum.Enum) -> str:
     return str(member.value)
 
 
-def _process_columns() -> tuple[FieldColumn, ...]:
-    return _field_columns(ProcessSample, "")
+def _members(kind: type[enum.Enum]) -> Callable[[str], enum.Enum]:
+    """Give the way back from a value; quicker than asking the enumeration."""
+    known = {str(member.value): member for member in kind}
+    return lambda value: known.get(value) or kind(value)
 
 
-def _pack_processes(processes: Sequence[ProcessSample]) -> list[dict[str, Any]]:
-    return [
-        {
-            "pid": process.pid,
-            "name": None if process.name is None else _clean(process.name),
-            "sm_ratio": process.sm_ratio,
-            "mem_used_bytes": process.mem_used_bytes,
-        }
-        for process in processes
-    ]
+def _pack_processes(processes: Sequence[ProcessSample]) -> tuple[tuple[Any, ...], ...]:
+    return tuple(
+        [
+            tuple([_cleaned(getattr(process, name)) for name in _PROCESS_FIELDS])
+            for process in processes
+        ]
+    )
 
 
-def _unpack_processes(rows: Sequence[Mapping[str, Any]]) -> tuple[ProcessSample, ...]:
-    return tuple(ProcessSample(**row) for row in rows)
+def _unpack_processes(rows: Sequence[Sequence[Any]]) -> tuple[ProcessSample, ...]:
+    return tuple([ProcessSample(*row) for row in rows])
 
 
 def _field_columns(of: type, prefix: str) -> tuple[FieldColumn, ...]:
@@ -118,15 +119,16 @@ def _field_column(name: str, column: str, hint: object) -> FieldColumn:
     if kind in _PLAIN:
         return FieldColumn(name, column, _PLAIN[kind])
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return FieldColumn(name, column, pl.String, _value_of, kind)
+        return FieldColumn(name, column, pl.String, _value_of, _members(kind))
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is tuple and inner == (str, ...):
-        return FieldColumn(name, column, pl.List(pl.String), _pack_texts, tuple)
+        return FieldColumn(name, column, pl.List(pl.String), _pack_texts)
     if origin is tuple and inner == (ProcessSample, ...):
-        struct = pl.Struct({one.column: one.dtype for one in _process_columns()})
+        records = _field_columns(ProcessSample, "")
+        struct = pl.Struct({one.column: one.dtype for one in records})
         return FieldColumn(name, column, pl.List(struct), _pack_processes, _unpack_processes)
     if origin is Mapping and inner == (str, str):
-        return FieldColumn(name, column, _PAIRS, _pack_pairs, _unpack_pairs)
+        return FieldColumn(name, column, _PAIRS, _pack_pairs, dict)
     raise InternalError(f"a recording has no column for the field {name!r} of type {hint!r}")
 
 
@@ -202,7 +204,9 @@ def frame_of(rows: Sequence[Sequence[Any]]) -> pl.DataFrame:
     values = zip(*rows, strict=True) if rows else iter([()] * len(COLUMNS))
     return pl.DataFrame(
         [
-            pl.Series(column, one, dtype=dtype)
+            list_series(column, dtype, one)
+            if isinstance(dtype, pl.List)
+            else pl.Series(column, one, dtype=dtype)
             for (column, dtype), one in zip(COLUMNS.items(), values, strict=True)
         ]
     )

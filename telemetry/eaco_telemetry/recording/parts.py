@@ -20,6 +20,7 @@ import polars as pl
 from attrs import frozen
 
 from eaco_core.errors import InputError
+from eaco_telemetry.recording._seal import SEAL_KEY, UNSEALED, seal
 from eaco_telemetry.recording.columns import RECORDING_SCHEMA, SCHEMA_KEY
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class Lock:
         self._stream.close()
 
 
-_META: Final = {SCHEMA_KEY: RECORDING_SCHEMA}
+_META: Final = {SCHEMA_KEY: RECORDING_SCHEMA, SEAL_KEY: UNSEALED}
 
 
 def _part(recording: Path, first: int, last: int) -> Part:
@@ -183,10 +184,11 @@ def _sink(path: Path, rows: pl.LazyFrame, metadata: dict[str, str]) -> None:
 
 
 def _appear(path: Path, write: Callable[[Path], object]) -> None:
-    """Let a file appear whole: written under another name, brought to the disk, renamed."""
+    """Let a file appear whole: written under another name, sealed, brought to the disk, renamed."""
     temporary = path.with_name(path.name + _TEMPORARY)
     try:
         write(temporary)
+        seal(temporary)
         with temporary.open("rb") as stream:
             os.fsync(stream.fileno())
         temporary.replace(path)

@@ -13,6 +13,7 @@ from polars.exceptions import PanicException, PolarsError
 from eaco_core.errors import EnvironmentFault, InputError
 from eaco_telemetry.recording import parts as _parts
 from eaco_telemetry.recording._polars import keep, select
+from eaco_telemetry.recording._seal import check_seal
 from eaco_telemetry.recording.columns import (
     COLUMNS,
     KINDS,
@@ -137,6 +138,7 @@ def _sources(path: Path) -> list[Source]:
 
 def _header(path: Path) -> Mapping[str, pl.DataType]:
     try:
+        check_seal(path)
         version = pl.read_parquet_metadata(path).get(SCHEMA_KEY, RECORDING_SCHEMA)
         found = pl.read_parquet_schema(path)
     except FileNotFoundError:

@@ -10,6 +10,7 @@ from attrs import define, field, frozen
 
 from eaco_core.errors import InputError
 from eaco_telemetry.meta import NodeEvent
+from eaco_telemetry.recording._lists import list_rows
 from eaco_telemetry.recording._polars import keep, select
 from eaco_telemetry.recording.columns import (
     EVENT,
@@ -163,7 +164,11 @@ def _chunk(frame: pl.DataFrame, path: Path, start: int) -> Iterator[_Row]:
 
 
 def _tuples(frame: pl.DataFrame, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    return zip(*(frame[name].to_list() for name in names), strict=True)
+    return zip(*(_plain(frame[name]) for name in names), strict=True)
+
+
+def _plain(series: pl.Series) -> list[Any]:
+    return list_rows(series) if isinstance(series.dtype, pl.List) else series.to_list()
 
 
 def _values(columns: Sequence[FieldColumn], values: Sequence[Any]) -> dict[str, Any]:
@@ -184,7 +189,7 @@ def _host(_key: Sequence[Any], values: Sequence[Any]) -> HostSample:
 
 
 def _problems(_key: Sequence[Any], values: Sequence[Any]) -> dict[str, str]:
-    return {row["name"]: row["reason"] for row in values[0] or ()}
+    return dict(values[0] or ())
 
 
 def _event(key: Sequence[Any], values: Sequence[Any]) -> NodeEvent:
