@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import select
 import signal
@@ -29,7 +30,13 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LOCK_FD = 3
 _TICK_S = 0.2
-_CHUNK = 65536
+_CHUNK = 1 << 18
+_F_SETPIPE_SZ = 1031
+_NOTE_ROOM = 1024
+_NOT_IGNORED = {
+    *(signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGCONT),
+    *(signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT),
+}
 
 # Steps of a start; the child tells where it failed as one letter and the errno.
 STEPS = {
@@ -89,6 +96,9 @@ class Log:
 
     def write(self, data: bytes) -> None:
         """Take output; never waits, and leaves out what the disk will not take."""
+        if len(data) > 2 * self._half:
+            self._lost += len(data) - 2 * self._half
+            data = data[len(data) - 2 * self._half :]
         while data:
             room = self._half - self._size
             if room <= 0:
@@ -120,7 +130,7 @@ class Log:
         os.close(self._fd)
         self._fd = fd
         self._size = 0
-        if self._lost:
+        if self._lost and self._half >= _NOTE_ROOM:
             self._put(b"[eaco: %d bytes of earlier output are left out]\n" % self._lost)
         return True
 
@@ -206,6 +216,8 @@ class Shim:
 
     def _begin(self) -> bool:
         output_r, output_w = os.pipe()
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(output_w, _F_SETPIPE_SZ, _CHUNK)
         go_r, go_w = os.pipe()
         error_r, error_w = os.pipe()
         parent = os.getpid()
@@ -469,21 +481,9 @@ def crash_point(name: str) -> None:
 
 def main(folder: str, notify: str) -> int:
     """Run one attempt. The exit code tells nothing: the files do."""
-    for number in (
-        signal.SIGTERM,
-        signal.SIGINT,
-        signal.SIGHUP,
-        signal.SIGQUIT,
-        signal.SIGPIPE,
-        signal.SIGUSR1,
-        signal.SIGUSR2,
-        signal.SIGTSTP,
-        signal.SIGTTIN,
-        signal.SIGTTOU,
-        signal.SIGXFSZ,
-        signal.SIGALRM,
-    ):
-        signal.signal(number, signal.SIG_IGN)
+    for number in signal.valid_signals() - _NOT_IGNORED:
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_IGN)
     os.closerange(_LOCK_FD + 1, 4096)
     os.chdir(folder)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)

@@ -26,7 +26,7 @@ def toy_command(*words: str, **knobs: float | str | bool) -> tuple[str, ...]:
         option = "--" + name.replace("_", "-")
         if value is True:
             parts.append(option)
-        elif value is not False:
+        elif value is not False and value != "":
             parts += [option, str(value)]
     return (*parts, *words)
 
