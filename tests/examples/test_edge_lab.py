@@ -275,6 +275,22 @@ def test_an_agent_is_seen_in_top_with_password_and_tls(lab: Lab) -> None:
     assert "lab/box-1  disconnected: its agent was ended" in after.stdout, after
 
 
+def test_top_says_at_once_that_a_password_is_wrong(lab: Lab) -> None:
+    login = lab.login("viewer")
+    (lab.folder / "viewer.password").write_text("guess\n", encoding="utf-8")
+    command = [sys.executable, "-c", "from eaco_adapters.cli import main; main()", "top", *login]
+    began_s = time.monotonic()
+    done = subprocess.run(
+        [*command, "--once", "--json", "--wait-s", "600"],
+        capture_output=True, text=True, check=False, timeout=LIMIT_S,
+    )  # fmt: skip
+    assert time.monotonic() - began_s < LIMIT_S
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "wrong user name or password" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "guess" not in done.stderr
+
+
 # --------------------------------------------------------------------------- other files
 
 

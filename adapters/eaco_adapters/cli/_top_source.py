@@ -127,7 +127,7 @@ class BrokerSource:
     connected: bool = False
     ever: bool = False
     problem: str | None = None
-    retry_at_s: float = 0.0
+    refused: bool = False
     fault: BaseException | None = None
     _seen: set[tuple[str, str]] = field(factory=set[tuple[str, str]], init=False)
     _new_s: float = field(default=0.0, init=False)
@@ -145,12 +145,14 @@ class BrokerSource:
         self.connected = change.connected
         self.ever = self.ever or change.connected
         self.problem = None if change.connected else change.reason
-        self.retry_at_s = time.monotonic() + (change.retry_in_s or 0.0)
+        # So long a pause is made after a refusal that only a person can change.
+        self.refused = (change.retry_in_s or 0.0) > _BACKOFF_CAP_S
 
     async def first(self, wait_s: float) -> Snapshot:
         """Wait until every node that should send has sent, at most `wait_s`.
 
-        Raises EnvironmentFault without a connection, and if no node was seen.
+        Raises EnvironmentFault without a connection (at once after a refusal such as a wrong
+        password), and if no node was seen.
         """
         until_s = time.monotonic() + wait_s
         while True:
@@ -159,8 +161,7 @@ class BrokerSource:
             settled = now_s - self._new_s >= SETTLE_S
             if self.connected and self._seen and not waiting and settled:
                 break
-            hopeless = not self.connected and self.retry_at_s > until_s
-            if now_s >= until_s or hopeless or self.fault is not None:
+            if now_s >= until_s or self.refused or self.fault is not None:
                 break
             await asyncio.sleep(min(_LOOK_S, until_s - now_s))
         if self.fault is not None:
