@@ -84,12 +84,13 @@ class _GpuPart:
     """One GPU in a segment, with its active energy by step.
 
     `weights`: by step, a column for each job of the plan and one for what is left; None
-    where they are the same in all steps.
+    where they are the same in all steps. `sources`: what they stand on, likewise.
     """
 
     plan: Plan
     active: list[float]
     weights: list[tuple[float, ...]] | None
+    sources: Sequence[Source]
 
     @property
     def of_jobs(self) -> list[float]:
@@ -100,11 +101,11 @@ class _GpuPart:
         return list(map(sub, self.active, left))
 
 
-def _weights(plan: Plan, processes: list[Processes]) -> list[tuple[float, ...]] | None:
+def _gpu_part(plan: Plan, active: list[float], processes: list[Processes]) -> _GpuPart:
     if not plan.looks_at_processes:
-        return None
-    at = plan.at
-    return list(zip(*[at(some)[0] for some in processes], strict=True))
+        return _GpuPart(plan, active, None, (plan.source,))
+    weights, sources = plan.at_each(processes)
+    return _GpuPart(plan, active, list(zip(*weights, strict=True)), sources)
 
 
 def _parted(
@@ -161,7 +162,7 @@ class _SegmentBook:
         base, active = _parted(joules, self._book.idle_w[gpu.gpu_id], self._lengths_s)
         self._note_measured(gpu, column.seen)
         self._book.grounds.gpus_j += fsum(joules)
-        part = _GpuPart(plan, active, _weights(plan, processes))
+        part = _gpu_part(plan, active, processes)
         self._gpus.append(part)
         if not plan.residents:
             self._idle.append(fsum(base))
@@ -173,7 +174,7 @@ class _SegmentBook:
             return
         self._book_base(part, base)
         self._unattributed.append(self._spread(active, plan.active, part))
-        self._note_active(part, processes)
+        self._note_active(part)
 
     def _book_base(self, part: _GpuPart, base: list[float]) -> None:
         """Book base power of a GPU, or the part of the server's that goes with it."""
@@ -197,14 +198,16 @@ class _SegmentBook:
             self._jobs[job_id] = self._jobs.get(job_id, 0.0) + total * weight
         return total * weights[-1]
 
-    def _note_active(self, part: _GpuPart, processes: list[Processes]) -> None:
-        by, plan = self._book.grounds.active_j, part.plan
-        if part.weights is None:
-            by[plan.source] = by.get(plan.source, 0.0) + fsum(part.active)
-            return
-        for energy, some in zip(part.active, processes, strict=True):
-            source = plan.at(some)[1]
-            by[source] = by.get(source, 0.0) + energy
+    def _note_active(self, part: _GpuPart) -> None:
+        by = self._book.grounds.active_j
+        kinds = set(part.sources)
+        for kind in kinds:
+            if len(kinds) == 1:
+                mine = fsum(part.active)
+            else:
+                steps = zip(part.active, part.sources, strict=True)
+                mine = fsum([energy for energy, source in steps if source == kind])
+            by[kind] = by.get(kind, 0.0) + mine
 
     def _book_server(self, server_j: list[float]) -> None:
         base, dynamic = _parted(server_j, self._book.server_idle_w, self._lengths_s)

@@ -27,12 +27,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
-from attrs import define, field, frozen
+from attrs import frozen
 
 from eaco_telemetry.booking.holds import merged_length
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from eaco_telemetry.booking.holds import GpuHolds, HoldTable
     from eaco_telemetry.booking.rows import Process, Processes
@@ -61,11 +61,7 @@ Weights: TypeAlias = tuple[float, ...]
 """What each job of a plan pays, and last what is left. Together they are 1."""
 
 
-def _no_weights() -> dict[int, tuple[Processes, Weights, Source]]:
-    return {}
-
-
-@define
+@frozen
 class Plan:
     """How one GPU is split while its residents stay the same.
 
@@ -83,7 +79,6 @@ class Plan:
     pids: tuple[frozenset[int], ...] | None = None
     by_sm: bool = True
     sm_base: bool = False
-    _known: dict[int, tuple[Processes, Weights, Source]] = field(init=False, factory=_no_weights)
 
     @property
     def looks_at_processes(self) -> bool:
@@ -97,16 +92,25 @@ class Plan:
             return tuple(zip(self.jobs, self.base, strict=False))
         return tuple([(job_id, 1.0) for job_id in self.residents])
 
-    def at(self, processes: Processes) -> tuple[Weights, Source]:
-        """Give the active split with these processes on the GPU, and what it stands on."""
+    def at_each(self, processes: Iterable[Processes]) -> tuple[list[Weights], list[Source]]:
+        """Give for each step the active split with these processes, and what it stands on."""
+        weights: list[Weights] = []
+        sources: list[Source] = []
+        put_weights, put_source = weights.append, sources.append
+        last: Processes = None
+        mine, source = self.active, self.source
+        for some in processes:
+            if some is not last:  # they are read more rarely than the rest
+                last = some
+                mine, source = self._at(some)
+            put_weights(mine)
+            put_source(source)
+        return weights, sources
+
+    def _at(self, processes: Processes) -> tuple[Weights, Source]:
         if self.pids is None or processes is None:
             return self.active, self.source
-        # The processes are kept as well, so that no others can have the same identity.
-        known = self._known.get(id(processes))
-        if known is None:
-            known = (processes, *self._measure(processes, self.pids))
-            self._known[id(processes)] = known
-        return known[1], known[2]
+        return self._measure(processes, self.pids)
 
     def _measure(
         self, processes: tuple[Process, ...], pids: tuple[frozenset[int], ...]
