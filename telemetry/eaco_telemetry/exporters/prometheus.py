@@ -57,8 +57,6 @@ class PrometheusExporter:
     Raises `EnvironmentFault` if the port cannot be had.
     """
 
-    name: Final = "prometheus"
-
     def __init__(
         self,
         *,
@@ -72,6 +70,11 @@ class PrometheusExporter:
         registry.register(self.collector)
         self._server: MetricsServer | None = MetricsServer(host, port, registry)
         self._address = self._server.address
+
+    @property
+    def name(self) -> str:
+        """The name of this sink."""
+        return "prometheus"
 
     @property
     def address(self) -> tuple[str, int]:

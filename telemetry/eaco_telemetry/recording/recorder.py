@@ -58,8 +58,6 @@ class Recorder:
     by another process, and `EnvironmentFault` if the folder cannot be written to.
     """
 
-    name: Final = "recording"
-
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -92,6 +90,11 @@ class Recorder:
         self._small = 0
         self._thread = threading.Thread(target=self._run, name="eaco-recorder", daemon=True)
         self._thread.start()
+
+    @property
+    def name(self) -> str:
+        """The name of this sink."""
+        return "recording"
 
     @property
     def recorded(self) -> int:

@@ -64,9 +64,6 @@ class ReplayReader:
     Raises `InputError` from `open` if the file is no recording, or the node is not in it.
     """
 
-    readers: Final = (REPLAY,)
-    must_restart: Final = False
-
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -91,6 +88,16 @@ class ReplayReader:
         self._timeline = _Timeline(rename, session_id)
         self._period_s: float | None = None
         self._start_s: float | None = None
+
+    @property
+    def readers(self) -> tuple[str, ...]:
+        """The only reader, ``replay``: what tells that nothing is measured now."""
+        return (REPLAY,)
+
+    @property
+    def must_restart(self) -> bool:
+        """Never; as of a `Sampler`."""
+        return False
 
     @property
     def node_id(self) -> str | None:
