@@ -296,8 +296,12 @@ def test_an_exporter_that_fails_keeps_its_gpus_with_the_reason(exporter: Exporte
     assert "HTTP status 500" in reading.problem
     (gpu,) = reading.gpus
     assert (gpu.gpu_id, gpu.power_w, gpu.unexplained) == (UUID, None, ())
-    exporter.status = 200
-    assert one(reader, 3).power_w == 312.5
+    exporter.status, exporter.text = 200, "node_load1 0.5\n"
+    empty = reader.read(at(3))
+    assert "shows no GPU" in (empty.problem or "")
+    assert [gpu.gpu_id for gpu in empty.gpus] == [UUID]
+    exporter.text = HEALTHY
+    assert one(reader, 4).power_w == 312.5
 
 
 def test_a_redirect_is_not_followed(exporter: Exporter) -> None:

@@ -37,6 +37,7 @@ class Odd:
         self.do, self.reads = do, 0
         self.must_restart = False
         print("a library that prints")
+        assert not [key for key in os.environ if key.startswith("EACO_")]
         if pid_file:
             with open(pid_file, "a") as file:
                 file.write(f"{os.getpid()}\\n")
@@ -68,6 +69,7 @@ def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A module that only the child can import, and a pause of nothing after a crash."""
     (tmp_path / "odd_reader.py").write_text(ODD_TEXT)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setenv("EACO_MQTT_PASSWORD", "not for a child")
     monkeypatch.setattr(isolated, "FIRST_PAUSE_S", 0.0)
     return tmp_path
 

@@ -82,12 +82,15 @@ def node_sample(
     host: HostSample | None = None
     aliases = {old: new for reading in readings.values() for old, new in reading.aliases.items()}
     for reading in readings.values():
+        found: dict[str, str] = {}
         for gpu in reading.gpus:
             key = aliases.get(gpu.gpu_id, gpu.gpu_id)
-            whole_card = gpu.pci_bdf is not None and gpu.parent_id is None
-            if whole_card and key not in gpus:
-                key = places.setdefault(gpu.pci_bdf or "", key)
+            if gpu.pci_bdf is not None and gpu.parent_id is None:
+                key = key if key in gpus else places.get(gpu.pci_bdf, key)
+                found.setdefault(gpu.pci_bdf, key)
             gpus[key] = joined_gpu(gpus[key], gpu) if key in gpus else gpu
+        # Only another reader's GPU is the same one: what one reader tells apart is apart.
+        places = found | places
         if reading.host is not None:
             host = reading.host if host is None else joined_host(host, reading.host)
     return NodeSample(

@@ -191,7 +191,8 @@ class DcgmReader:
         gpus = tuple(self._sample(one, now, events) for one in seen)
         if not gpus:
             problem = f"the page {self._url} shows no GPU of DCGM"
-            return Reading(gpus=tuple(without_values(gpu, problem) for gpu in self._last))
+            blank = tuple(without_values(gpu, problem) for gpu in self._last)
+            return Reading(gpus=blank, problem=problem)
         self._last = gpus
         return Reading(gpus=gpus, events=tuple(events))
 

@@ -263,12 +263,15 @@ class IsolatedReader:
             if self._unkillable.process.poll() is None:
                 raise EnvironmentFault("its process hangs in the kernel and cannot be ended")
             self._unkillable = None
+        # Nothing that is meant for this program alone, such as the password of the broker.
+        environment = {key: text for key, text in os.environ.items() if not key.startswith("EACO_")}
         # Of its own session, so that Ctrl-C at the terminal is for the parent alone.
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "eaco_telemetry.readers._isolated_child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            env=environment,
             start_new_session=True,
         )
         self._child = _Child(process)
