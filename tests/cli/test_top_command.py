@@ -40,8 +40,13 @@ EACO = [sys.executable, "-c", "from eaco_adapters.cli import main; main()"]
 
 
 def started(*arguments: str, **more: Any) -> subprocess.Popen[str]:  # noqa: ANN401 - of Popen
-    environment = {**os.environ, "COLUMNS": "80", "LINES": "24", "TERM": "xterm"}
-    return subprocess.Popen([*EACO, "top", *arguments], env=environment, text=True, **more)
+    """Start `eaco top`; what is written in capitals is for its environment."""
+    usual = {"COLUMNS": "80", "LINES": "24", "TERM": "xterm", "PYTHONIOENCODING": "utf-8"}
+    given = {name: more.pop(name) for name in list(more) if name.isupper()}
+    environment = {**os.environ, **usual, **given}
+    return subprocess.Popen(
+        [*EACO, "top", *arguments], env=environment, text=True, encoding="utf-8", **more
+    )
 
 
 def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -93,6 +98,23 @@ def test_a_pipe_gets_a_table_for_each_look_until_nobody_reads() -> None:
         assert top.wait(LIMIT_S) == 128 + signal.SIGPIPE
 
 
+def test_a_terminal_that_cannot_be_drawn_on_gets_a_table_for_each_look() -> None:
+    with terminal("--simulate", "1", "--period-s", "0.1", TERM="dumb") as found:
+        found.read_until("eaco top.*Simulated V100.*eaco top.*Simulated V100")
+        assert "1049" not in found.output
+
+
+def test_a_pipe_that_takes_only_ascii_gets_it_in_the_same_columns() -> None:
+    tables = [
+        started("--simulate", "2", "--once", stdout=subprocess.PIPE, PYTHONIOENCODING=encoding)
+        for encoding in ("ascii", "utf-8")
+    ]
+    plain, full = (table.communicate(timeout=LIMIT_S)[0].splitlines() for table in tables)
+    assert all(line.isascii() for line in plain)
+    assert not all(line.isascii() for line in full)
+    assert [line.find("V100") for line in plain] == [line.find("V100") for line in full]
+
+
 def test_json_for_each_look_is_a_line() -> None:
     arguments = ["--simulate", "1", "--period-s", "0.1", "--json"]
     with started(*arguments, stdout=subprocess.PIPE) as top:
@@ -141,11 +163,11 @@ def test_wrong_use_is_one_sentence(
 class Terminal:
     """A terminal of its own with `eaco top` on it."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, **environment: str) -> None:
         self.master, self.slave = pty.openpty()
         self.before = termios.tcgetattr(self.slave)
         streams = {"stdin": self.slave, "stdout": self.slave, "stderr": self.slave}
-        self.process = started(*arguments, **streams, start_new_session=True)
+        self.process = started(*arguments, **streams, **environment, start_new_session=True)
         self.output = ""
 
     def read_until(self, pattern: str) -> None:
@@ -167,8 +189,8 @@ class Terminal:
 
 
 @contextmanager
-def terminal(*arguments: str) -> Generator[Terminal]:
-    found = Terminal(*arguments)
+def terminal(*arguments: str, **environment: str) -> Generator[Terminal]:
+    found = Terminal(*arguments, **environment)
     try:
         yield found
     finally:

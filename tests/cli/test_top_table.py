@@ -25,8 +25,10 @@ from eaco_telemetry.samples import (
     NodeSample,
     ProcessSample,
 )
+from eaco_telemetry.subscriber import Subscriber
 from eaco_telemetry.subscriber.updates import NodeView
-from eaco_telemetry.testing.hostile import simulated_meta, simulated_sample
+from eaco_telemetry.testing.hostile import HostileSender, simulated_meta, simulated_sample
+from eaco_telemetry.testing.memory_broker import MemoryBroker
 from eaco_telemetry.testing.messages import node_metas, node_samples, texts
 
 if TYPE_CHECKING:
@@ -133,6 +135,20 @@ def test_in_json_every_null_has_a_reason_and_no_value_is_lost(snapshot: Snapshot
                     if one.get(name, 0) is None and why
                 }.items()
             )
+
+
+def test_nothing_that_comes_from_a_hostile_network_tears_the_table() -> None:
+    subscriber = Subscriber(MemoryBroker().connect)
+    for message in HostileSender(nodes=20, seed=7).messages(3000):
+        subscriber.handle(message)
+    nodes = tuple(subscriber.nodes.values())
+    assert len(nodes) > 10
+    snapshot = Snapshot(WALL_NS, "broker", nodes=nodes)
+    lines = [*everything(snapshot, 80), *Pager().screen(snapshot, 80, 24)]
+    for line in lines:
+        assert cell_len(line.plain) <= 80
+        assert all(char.isprintable() for char in line.plain)
+    assert list(nulls_without_reason(json.loads(json.dumps(document(snapshot))))) == []
 
 
 # ------------------------------------------------------------------------- what it says

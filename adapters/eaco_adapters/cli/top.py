@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import socket
 import sys
@@ -166,12 +167,17 @@ async def _show(
     async with opening as source:
         if once:
             _print(await source.first(wait_s), whole=True, as_json=as_json)
-        elif sys.stdout.isatty() and not as_json:
+        elif _has_screen() and not as_json:
             from eaco_adapters.cli._top_screen import run_live  # noqa: PLC0415 - for a terminal
 
             await run_live(source, period_s)
         else:
             await _again_and_again(source, period_s, wait_s, as_json=as_json)
+
+
+def _has_screen() -> bool:
+    """Tell whether there is a terminal that can be drawn on, and not only written to."""
+    return sys.stdout.isatty() and os.environ.get("TERM") not in {"dumb", "unknown"}
 
 
 async def _again_and_again(
