@@ -55,7 +55,7 @@ def _stopped_by_signals(stop: asyncio.Event) -> Generator[None, None, None]:
     finally:
         for one in taken:
             loop.remove_signal_handler(one)
-            signal.signal(one, before[one])
+            signal.signal(one, before[one] or signal.SIG_DFL)
 
 
 async def _print_one(plan: Plan, parts: Parts, stop: asyncio.Event) -> None:
