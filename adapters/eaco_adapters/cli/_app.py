@@ -60,6 +60,10 @@ COMMANDS: dict[str, CommandEntry] = {
         "eaco_adapters.cli.explain",
         "Say why a job was placed where it was, or why it waited.",
     ),
+    "demo": CommandEntry(
+        "eaco_adapters.cli.demo",
+        "Show the whole live loop on this machine in about a minute.",
+    ),
     "serve": CommandEntry(
         "eaco_adapters.cli.serve",
         "Schedule jobs on this machine, as a daemon.",

@@ -61,7 +61,7 @@ class TelemetryConfig:
     """Where readings come from: sensors of this machine, and the nodes of a broker."""
 
     local: bool = True
-    period_s: float = 1.0
+    period_s: float = 5.0
     broker: str | None = None
     site: str = "lab"
     username: str | None = None
@@ -178,7 +178,7 @@ def _rules(table: _Table, policy: str) -> Rules:
 def _telemetry(table: _Table) -> TelemetryConfig:
     config = TelemetryConfig(
         local=table.flag("local", default=True),
-        period_s=table.positive("period_s", 1.0),
+        period_s=table.positive("period_s", 5.0),
         broker=table.text("broker"),
         site=table.name("site", "lab"),
         username=table.text("username"),

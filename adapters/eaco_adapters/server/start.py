@@ -60,12 +60,16 @@ _SNAPSHOT_EVERY: Final = 5000
 
 @define
 class Server:
-    """One server. `on_ready` is called when clients may come; `notes` are for the operator."""
+    """One server. `on_ready` is called when clients may come, `on_step` with each durable step.
+
+    `notes` are sentences for the operator.
+    """
 
     config: ServerConfig
     version: str
     options: DriverOptions = field(factory=DriverOptions)
     on_ready: Callable[[Server], None] | None = None
+    on_step: Callable[[Step], None] | None = None
     notes: list[str] = field(factory=list[str])
     service: SchedulerService | None = None
     driver: Driver | None = None
@@ -172,6 +176,8 @@ class Server:
         if self.service is None or self.driver is None:
             return
         self.service.on_step(step)
+        if self.on_step is not None:
+            self.on_step(step)
         machine = self.driver.machine
         # At the last step of a batch the machine is just where the journal is.
         if step.seq == machine.seq and step.seq - self._snapshot_seq >= _SNAPSHOT_EVERY:
