@@ -109,7 +109,8 @@ class _Oracle:
                 for t, s in timed
                 if s.host is not None
             ]
-            if any(one[1] is not None or one[2] is not None for one in readings):
+            energies = [one for one in readings if one[1] is not None]
+            if len(energies) > 1 or any(one[2] is not None for one in readings):
                 self._add(name, readings, gap, sure_from)
 
     def _add(self, name: str, readings: list[Any], gap: int, sure_from: int) -> None:
@@ -154,11 +155,11 @@ class _Oracle:
 
     def server(self, time: int) -> tuple[str, Fraction | None]:
         """Where the server part comes from, and its watts (of a meter: the node's)."""
-        if self.pieces.get("node"):
+        if "node" in self.pieces:
             piece = self.at("node", time)
             return "meter", None if piece is None else piece.watts
         for name in ("platform", "package"):
-            if self.pieces.get(name):
+            if name in self.pieces:
                 piece, dram = self.at(name, time), self.at("dram", time)
                 if piece is None:
                     return name, None
