@@ -57,7 +57,7 @@ WORKLOADS: Final = (
     # It was profiled with small batches and trains with large ones: its profile is out of date.
     Workload("changed", 0.25, 0.95),
 )
-# The same with large batches: measured for the comparison at the end, and not told to the scheduler.
+# The same with large batches: measured for the comparison, and not told to the scheduler.
 CHANGED_NOW: Final = Workload("changed now", 0.95, 0.95)
 
 
