@@ -19,6 +19,7 @@ import pytest
 from attrs import evolve, frozen
 
 from eaco_adapters.cli.agent import command as agent_command
+from eaco_adapters.cli.energy import command as energy_command
 from eaco_adapters.cli.top import command as top_command
 from eaco_telemetry.broker import mosquitto_program
 from eaco_telemetry.transport import (
@@ -317,12 +318,16 @@ def options_of(command: click.Command) -> set[str]:
 @pytest.mark.parametrize("name", ["README.md", "eaco-agent.service"])
 def test_every_option_that_is_written_here_exists(name: str) -> None:
     text = (FILES / name).read_text(encoding="utf-8").replace("\\\n", " ")
-    known = {"agent": options_of(agent_command), "top": options_of(top_command)}
+    known = {
+        "agent": options_of(agent_command),
+        "top": options_of(top_command),
+        "energy": options_of(energy_command),
+    }
     found = 0
-    for kind, rest in re.findall(r"eaco (agent|top)((?: [^\n`#]*)?)", text):
+    for kind, rest in re.findall(r"eaco (agent|top|energy)((?: [^\n`#]*)?)", text):
         options = set(re.findall(r"--[a-z-]+", rest))
         found += len(options)
         assert options <= known[kind], kind
     extra = set(re.findall(r"(?:EACO_OPTIONS=|`)(--[a-z-]+)", text))
-    assert extra - {"--tariff", "--intensity"} <= known["agent"]
+    assert extra <= known["agent"]
     assert found >= 5
