@@ -451,3 +451,13 @@ def test_an_agent_that_does_not_record_loads_nothing_large() -> None:
         capture_output=True, text=True, timeout=LIMIT_S, check=True,
     )  # fmt: skip
     assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_the_documentation_names_every_option_and_no_other() -> None:
+    from pathlib import Path  # noqa: PLC0415 - a type only, elsewhere in this file
+
+    from eaco_adapters.cli.agent import command  # noqa: PLC0415 - used here only
+
+    text = (Path(__file__).parents[2] / "docs" / "agent.md").read_text(encoding="utf-8")
+    options = {name for one in command.params for name in one.opts}
+    assert set(re.findall(r"--[a-z][a-z-]*", text)) == options
