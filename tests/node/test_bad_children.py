@@ -218,6 +218,7 @@ def test_a_job_that_speaks_in_time_is_not_unknown(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_gigabyte_of_output_neither_fills_the_disk_nor_blocks(tmp_path: Path) -> None:
     async def main() -> None:
         async with bench(tmp_path) as one:
