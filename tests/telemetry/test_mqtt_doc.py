@@ -53,7 +53,7 @@ def test_the_sample_shown_is_filled_in_from_the_meta_shown() -> None:
 
 def test_the_limits_told_are_those_of_the_code() -> None:
     options = SubscriberOptions()
-    assert (options.max_payload_bytes, options.max_stored_bytes) == (1 << 20, 256 << 20)
+    assert (options.max_payload_bytes, options.max_stored_bytes) == (1 << 20, 128 << 20)
     assert (options.max_nodes, options.max_gpus, options.max_updates) == (10_000, 256, 10_000)
     assert UpdateQueue(options.max_updates, SubscriberCounters())._max_of_node == 500
     assert options.stale_after_periods == 3

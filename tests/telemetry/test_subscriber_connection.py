@@ -228,7 +228,7 @@ def test_a_fault_that_no_new_connection_can_help_comes_out_of_the_iterator() -> 
     @asynccontextmanager
     async def broken(*, will: Will | None = None) -> AsyncGenerator[Transport, None]:
         raise EnvironmentFault(f"the certificate is gone {will}")
-        yield  # pyright: ignore[reportUnreachable]
+        yield  # pyright: ignore[reportUnreachable] - this makes it a generator
 
     async def run() -> None:
         async with Subscriber(broken) as subscriber:

@@ -113,6 +113,22 @@ def test_a_node_that_floods_costs_others_nothing() -> None:
     assert len(left) == 3 + 50 + 1
 
 
+def test_large_messages_take_the_place_of_many_small_ones() -> None:
+    counters = SubscriberCounters()
+    queue = UpdateQueue(10_000, counters, max_bytes=64 << 20)
+    queue.put(_sample(0, "good"), 4000)
+    for seq in range(5000):
+        queue.put(_sample(seq, "bad"), 1 << 20)
+    assert len(queue) == 1 + 3
+    for seq in range(200):
+        queue.put(_sample(seq, f"bad{seq}"), 1 << 20)
+    assert queue._order.held_bytes <= 64 << 20
+    assert counters.dropped_samples == 5201 - len(queue)
+    _drain(queue)
+    assert queue._order.held_bytes == 0
+    assert all(lane.held_bytes == 0 for lanes in queue._nodes.values() for lane in lanes)
+
+
 def test_memory_is_bounded_when_nobody_reads() -> None:
     queue = UpdateQueue(100, SubscriberCounters())
     for seq in range(20_000):

@@ -67,7 +67,9 @@ class Subscriber:
         self._filters = filters(options.site, options.node_id)
         self._faults = FaultLog(log, options.log_every_s)
         self._intake = _intake(options, self.counters, self._faults, own_pids)
-        self._queue = UpdateQueue(options.max_updates, self.counters)
+        self._queue = UpdateQueue(
+            options.max_updates, self.counters, max_bytes=options.max_waiting_bytes
+        )
         self._fresh = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._transport: Transport | None = None
@@ -171,7 +173,7 @@ class Subscriber:
                 async for incoming in transport.messages():
                     updates = self._intake.handle(incoming)
                     if updates:
-                        self._tell(updates)
+                        self._tell(updates, len(incoming.payload))
                     taken += 1
                     if taken % _BREATHE_EVERY == 0:
                         # A full queue never waits: let readers and timers have their turn.
@@ -180,9 +182,9 @@ class Subscriber:
                 self._count_discards()
                 self._transport = None
 
-    def _tell(self, updates: Iterable[Update]) -> None:
+    def _tell(self, updates: Iterable[Update], size_bytes: int = 0) -> None:
         for update in updates:
-            self._queue.put(update)
+            self._queue.put(update, size_bytes)
         self._fresh.set()
 
     async def _watch(self) -> None:

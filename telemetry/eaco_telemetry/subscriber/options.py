@@ -17,6 +17,7 @@ _LEAST: Final = {
     "max_payload_bytes": 64,
     "max_stored_bytes": 1024,
     "max_updates": 1,
+    "max_waiting_bytes": 1024,
     "forget_after_s": 0.0,
     "log_every_s": 0.0,
     "check_every_s": 0.01,
@@ -37,7 +38,8 @@ class SubscriberOptions:
       and can be forgotten. `max_gpus`: of one node.
     - `max_payload_bytes`: of one message. `max_stored_bytes`: of the payloads behind all
       that is kept (each node's meta and last sample).
-    - `max_updates`: that wait for the reader of the iterator; then the oldest samples go.
+    - `max_updates`, `max_waiting_bytes`: of updates that wait for the reader of the iterator,
+      and of the payloads behind them; then the oldest samples go.
     - `log_every_s`: at most one line for each kind of fault in this time.
     - `check_every_s`: how often ages are looked at.
     - `window_s`, `window_values`: the names of the values of a GPU (such as ``power_w``) for
@@ -51,8 +53,9 @@ class SubscriberOptions:
     max_nodes: int = 10_000
     max_gpus: int = 256
     max_payload_bytes: int = 1 << 20
-    max_stored_bytes: int = 256 << 20
+    max_stored_bytes: int = 128 << 20
     max_updates: int = 10_000
+    max_waiting_bytes: int = 64 << 20
     forget_after_s: float = 3600.0
     log_every_s: float = 60.0
     check_every_s: float = 0.5

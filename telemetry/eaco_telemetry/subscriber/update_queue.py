@@ -31,6 +31,7 @@ class _Cell:
     update: Update | None
     rank: int
     node: str
+    size_bytes: int
 
 
 @define(eq=False)
@@ -38,12 +39,14 @@ class _Lane:
     """Cells in their order, of which some may be empty; `waiting` counts those that are not."""
 
     waiting: int = 0
+    held_bytes: int = 0
     cells: deque[_Cell] = field(factory=deque[_Cell])
 
     def add(self, cell: _Cell) -> None:
         self.trim()
         self.cells.append(cell)
         self.waiting += 1
+        self.held_bytes += cell.size_bytes
 
     def trim(self) -> None:
         while self.cells and self.cells[0].update is None:
@@ -55,11 +58,18 @@ class _Lane:
 
 
 class UpdateQueue:
-    """At most `max_updates`, and of one node at most a twentieth of that (but at least 16)."""
+    """At most `max_updates` of `max_bytes`, and of one node at most a twentieth of that.
 
-    def __init__(self, max_updates: int, counters: SubscriberCounters) -> None:
+    But at least 16, and 2 MiB. Bytes are those of the messages that the updates come from.
+    """
+
+    def __init__(
+        self, max_updates: int, counters: SubscriberCounters, *, max_bytes: int = 64 << 20
+    ) -> None:
         self._max = max_updates
         self._max_of_node = max(16, max_updates // _SHARE)
+        self._max_bytes = max_bytes
+        self._max_bytes_of_node = max(2 << 20, max_bytes // _SHARE)
         self._counters = counters
         self._order = _Lane()
         self._ranks = (_Lane(), _Lane(), _Lane())
@@ -68,28 +78,36 @@ class UpdateQueue:
     def __len__(self) -> int:
         return self._order.waiting
 
-    def put(self, update: Update) -> None:
-        """Add an update. Whatever has to go for it is counted."""
+    def put(self, update: Update, size_bytes: int = 0) -> None:
+        """Add an update that came from so many bytes. Whatever has to go for it is counted."""
         rank = _rank(update)
         node = _node(update)
         lanes = self._nodes.get(node)
         if lanes is None:
             lanes = self._nodes[node] = (_Lane(), _Lane(), _Lane())
-        if node and sum(lane.waiting for lane in lanes) >= self._max_of_node:
-            room = self._drop_from(lanes[: rank + 1])
-        elif self._order.waiting >= self._max:
-            own = rank == _SAMPLE and lanes[_SAMPLE].waiting
-            room = self._drop_from(lanes[:1] if own else self._ranks[: rank + 1])
-        else:
-            room = True
-        if not room:
-            self._count(rank)
-            return
-        cell = _Cell(update, rank, node)
+        while full := self._full(lanes, rank, node, size_bytes):
+            if not self._drop_from(full):
+                self._count(rank)
+                return
+        cell = _Cell(update, rank, node, size_bytes)
         for lane in (self._order, self._ranks[rank], lanes[rank]):
             lane.add(cell)
         if len(self._order.cells) > 2 * self._max + 64 or len(self._nodes) > self._max + 64:
             self._compact()
+
+    def _full(
+        self, lanes: tuple[_Lane, _Lane, _Lane], rank: int, node: str, size_bytes: int
+    ) -> tuple[_Lane, ...]:
+        """Give the lanes of which something has to go for an update; none if there is room."""
+        samples, others, events = lanes
+        waiting = samples.waiting + others.waiting + events.waiting
+        held_bytes = samples.held_bytes + others.held_bytes + events.held_bytes + size_bytes
+        if node and (waiting >= self._max_of_node or held_bytes > self._max_bytes_of_node):
+            return lanes[: rank + 1]
+        order = self._order
+        if order.waiting < self._max and order.held_bytes + size_bytes <= self._max_bytes:
+            return ()
+        return (samples,) if rank == _SAMPLE and samples.waiting else self._ranks[: rank + 1]
 
     def get(self) -> Update | None:
         """Take the oldest update; None if there is none."""
@@ -122,6 +140,7 @@ class UpdateQueue:
         cell.update = None
         for lane in (self._order, self._ranks[cell.rank], self._nodes[cell.node][cell.rank]):
             lane.waiting -= 1
+            lane.held_bytes -= cell.size_bytes
 
     def _compact(self) -> None:
         """Let go of empty cells in the middle, and of nodes for which nothing waits."""

@@ -132,7 +132,7 @@ class HostileSender:
             self._change(document)
         return json.dumps(document).encode("utf-8", "surrogatepass")
 
-    def _change(self, document: Any) -> None:  # noqa: ANN401 - JSON
+    def _change(self, document: Any) -> None:  # noqa: ANN401 - any JSON value
         """Walk down to some place and put something odd there."""
         chance = self._chance
         place: Any = document
