@@ -183,6 +183,7 @@ def grids(recording: NodeRecording, maker: SeriesMaker, cuts_ns: Sequence[int]) 
     onto = GridMaker(cuts_ns)
     for block in recording.blocks():
         onto.add(maker.feed(block))
+        del block  # its columns are large, and the intervals are all that is needed
         horizon = maker.horizon_ns
         if horizon is not None:
             grid = onto.take(horizon)

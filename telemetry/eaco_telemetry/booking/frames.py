@@ -84,8 +84,10 @@ class FrameRecording:
         sensors = {device.name for one in here for device in one.devices if not device.is_gpu}
         block: dict[str, dict[Device, Rows]] = {one.session_id: {} for one in here}
         offsets = {one.session_id: one.offset_ns for one in here}
-        gpus = collect(_gpu_columns(rows, self._processes_of), self._path)
-        for (session_id, gpu_id), part in _partitions(gpus, "session_id", "gpu_id"):
+        columns = _gpu_columns(rows, self._processes_of)
+        for (session_id, gpu_id), part in _partitions(
+            collect(columns, self._path), "session_id", "gpu_id"
+        ):
             processes = _processes(part, with_pids=gpu_id in self._processes_of)
             block[session_id][Device(is_gpu=True, name=gpu_id)] = Rows(
                 t_ns=_ints(part["monotonic_ns"] + offsets[session_id]),
@@ -284,7 +286,9 @@ def _host_columns(rows: pl.LazyFrame, sensors: Iterable[str]) -> pl.LazyFrame:
 def _partitions(frame: pl.DataFrame, *keys: str) -> Iterator[tuple[tuple[Any, ...], pl.DataFrame]]:
     """Part a frame by its keys; each part in order of time, whatever the order was before."""
     parts = frame.partition_by(*keys, as_dict=True, maintain_order=True)
-    for key, part in parts.items():
+    del frame
+    for key in list(parts):
+        part = parts.pop(key)  # and let go of it when it is done
         times = part["monotonic_ns"]
         if (times.diff() <= 0).any():
             plain = [name for name in part.columns if name not in {*keys, "processes"}]
