@@ -85,7 +85,8 @@ class MqttOptions:
     """How to reach a broker. The password never shows in the text form of this.
 
     `client_id`: empty means one by chance. `keepalive_s`: a whole number above 0; the broker
-    publishes the last will after 1.5 times this. `max_incoming`, `max_incoming_bytes`: how
+    publishes the last will after 1.5 times this. `connect_timeout_s` is for each call, too.
+    `max_incoming`, `max_incoming_bytes`: how
     much may wait to be taken; what comes beyond that is dropped and counted.
     """
 

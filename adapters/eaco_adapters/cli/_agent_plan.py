@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import secrets
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from attrs import define, field, frozen
 
 from eaco_adapters.cli._output import check_writable
 from eaco_core.errors import EnvironmentFault, InputError
+from eaco_telemetry.agent import Source
 from eaco_telemetry.sampler import Sampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
     from pathlib import Path
 
-    from eaco_telemetry.agent import Plug, Sink, Source
+    from eaco_telemetry.agent import Plug, Sink
     from eaco_telemetry.meta import NodeMeta
     from eaco_telemetry.readers.base import Reader
     from eaco_telemetry.transport import MqttOptions
@@ -61,11 +62,19 @@ class Plan:
     verbose: bool
 
 
+class Closable(Source, Protocol):
+    """A source that can also be closed without an event loop."""
+
+    def close_blocking(self) -> None:
+        """Let go."""
+        ...
+
+
 @define
 class Parts:
     """What the agent of a plan works with, and what is to be said about it at the start."""
 
-    source: Source
+    source: Closable
     node_id: str
     period_s: float
     self_paced: bool = False
@@ -103,6 +112,7 @@ def prepare(plan: Plan) -> Parts:
             _add_sinks(plan, parts)
         except BaseException:
             parts.close_sinks()
+            parts.source.close_blocking()
             raise
     return parts
 
@@ -145,7 +155,7 @@ def _replayed(plan: Plan, path: Path) -> Parts:
         source = ReplayReader(path, plan.speed, rename=name)
         source.open_blocking()
     parts = Parts(
-        cast("Source", source),  # its `readers` is a constant of the class
+        cast("Closable", source),  # its `readers` is a constant of the class
         source.node_id or plan.node_id,
         min(max(source.period_s or plan.period_s, 0.001), 86_400.0),
         self_paced=True,

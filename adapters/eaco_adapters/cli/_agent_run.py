@@ -80,7 +80,9 @@ async def _print_one(plan: Plan, parts: Parts, stop: asyncio.Event) -> None:
 
 async def _run_agent(plan: Plan, parts: Parts, stop: asyncio.Event, log: logging.Logger) -> None:
     async with AsyncExitStack() as stack:
-        ours = stack.callback(parts.close_sinks)  # until the agent has them
+        # The agent closes both; this is for when it does not come to run.
+        stack.callback(parts.close_sinks)
+        stack.push_async_callback(parts.source.close)
         connect, where = await _broker(plan, parts, stack, log)
         options = AgentOptions(
             node_id=parts.node_id,
@@ -100,7 +102,6 @@ async def _run_agent(plan: Plan, parts: Parts, stop: asyncio.Event, log: logging
         )
         for sentence in (*parts.says, where):
             log.info("%s", sentence)
-        del ours
         counting = asyncio.create_task(_count(agent, log))
         try:
             await agent.run(stop)

@@ -59,6 +59,7 @@ class Agent:
         self._meta: NodeMeta | None = None
         self._event_seq = 0
         self._stuck = False
+        self._closing: set[asyncio.Future[None]] = set()
         self._publisher: Publisher | None = None
         self._publishing: asyncio.Task[None] | None = None
 
@@ -193,7 +194,8 @@ class Agent:
         self._sinks.remove(sink)
         self.stats.sinks_dropped.append(sink.name)
         self._log.error("%s has ended, everything else goes on: %s", sink.name, why)
-        self._close_sink(sink)
+        # On a thread: what failed may hang too, and sampling is not to wait for it.
+        self._closing.add(asyncio.ensure_future(asyncio.to_thread(self._close_sink, sink)))
 
     def _close_sink(self, sink: Sink) -> None:
         try:
@@ -236,6 +238,8 @@ class Agent:
             for sink in self._sinks:
                 await asyncio.to_thread(self._close_sink, sink)
             self._sinks = []
+            if self._closing:
+                await asyncio.wait(self._closing)
             await self._sampler.close()
 
     async def _end_publishing(self) -> None:

@@ -58,6 +58,7 @@ class Publisher:
         self._topics = NodeTopics(options.site, options.node_id)
         self._ending = False
         self._said: tuple[str, float] | None = None
+        self._told_lost = False
         self._short = 0
         self._last_s = 0.0
 
@@ -100,9 +101,10 @@ class Publisher:
     def _connected(self) -> None:
         self._stats.connections += 1
         self._stats.connected = True
-        again = "" if self._stats.connections == 1 else " again"
-        self._log.info("connected to the broker%s", again)
-        self._said = None
+        if self._stats.connections == 1 or self._told_lost:
+            again = "" if self._stats.connections == 1 else " again"
+            self._log.info("connected to the broker%s", again)
+        self._told_lost = False
 
     def _note_end(self, lost: ConnectionLost, began_s: float | None, backoff: Backoff) -> None:
         """Count, and see whether the connection was good enough to begin with short pauses."""
@@ -112,6 +114,7 @@ class Publisher:
         held_s = time.monotonic() - began_s
         if held_s >= min(_GOOD_AFTER_S, self._options.backoff_cap_s):
             backoff.reset()
+            self._said = None
         self._short = self._short + 1 if held_s < _SHORT_S else 0
         if self._short == _SHORT_ONES and not isinstance(lost, ConnectionRefused):
             self._log.warning(
@@ -127,7 +130,7 @@ class Publisher:
             return
         text, now_s = str(lost), time.monotonic()
         if self._said is None or self._said[0] != text or now_s - self._said[1] >= _SAY_AGAIN_S:
-            self._said = (text, now_s)
+            self._said, self._told_lost = (text, now_s), True
             self._log.warning("%s; next try in %.1f s", text, pause_s)
         until_s = now_s + pause_s
         while not self._ending and (left_s := until_s - time.monotonic()) > 0:
