@@ -393,6 +393,11 @@ def test_a_driver_that_comes_after_boot_is_waited_for(library: Path, tree: Tree)
     assert told["gpus"] == [["GPU-00000000", "0000:01:00.0", 0.5]]
 
 
+def test_a_driver_without_a_gpu_is_no_reader(library: Path, tree: Tree) -> None:
+    told = child(library, tree, count=0)
+    assert (told["readers"], told["gpus"], told["problems"]) == (["host"], [], {})
+
+
 # ------------------------------------------------------------------- odd machines
 
 
