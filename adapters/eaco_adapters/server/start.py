@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from eaco_adapters.server.nodes import LocalNode
     from eaco_core.driver import Fault
     from eaco_core.history import Line, Step
+    from eaco_core.ports import Executor, Journal
     from eaco_core.snapshot import SchedulerState
     from eaco_predictors.profile_table import ProfileTable
     from eaco_telemetry.sampler import Sampler
@@ -62,7 +63,8 @@ _SNAPSHOT_EVERY: Final = 5000
 class Server:
     """One server. `on_ready` is called when clients may come, `on_step` with each durable step.
 
-    `notes` are sentences for the operator.
+    `notes` are sentences for the operator. `wrap_journal` and `wrap_executor` stand between the
+    driver and these, for tests.
     """
 
     config: ServerConfig
@@ -70,6 +72,8 @@ class Server:
     options: DriverOptions = field(factory=DriverOptions)
     on_ready: Callable[[Server], None] | None = None
     on_step: Callable[[Step], None] | None = None
+    wrap_journal: Callable[[JournalWriter], Journal] | None = None
+    wrap_executor: Callable[[Executor], Executor] | None = None
     notes: list[str] = field(factory=list[str])
     service: SchedulerService | None = None
     driver: Driver | None = None
@@ -111,9 +115,11 @@ class Server:
             clock = SystemClock(machine.now_s, read_anchor(state_dir / "clock.json"))
             self.driver = driver = Driver(
                 machine,
-                executor,
+                executor if self.wrap_executor is None else self.wrap_executor(executor),
                 clock,
-                journal=opened.writer,
+                journal=opened.writer
+                if self.wrap_journal is None
+                else self.wrap_journal(opened.writer),
                 options=self.options,
                 on_fault=self._on_fault,
                 on_step=lambda step: self._on_step(step, opened.writer),

@@ -7,12 +7,14 @@ builds that command. Standard library only, so that it starts fast.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import IO
 
 from eaco_adapters.progress import Progress
 
@@ -48,6 +50,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--flood-lines", type=int, default=0, help="write so many bad lines")
     parser.add_argument("--kill-parent", action="store_true", help="SIGKILL the shim")
     parser.add_argument("--witness", type=Path, help="append a line at begin and end")
+    parser.add_argument("--alone", type=Path, help="a file to hold; `twice` goes to the witness")
     parser.add_argument("--checkpoint-every", type=int, default=1)
     return parser.parse_args()
 
@@ -99,6 +102,18 @@ def _witness(path: Path | None, word: str) -> None:
             file.write(f"{word} {os.environ.get('EACO_ATTEMPT', '0')} {os.getpid()}\n")
 
 
+def _hold(path: Path | None, witness: Path | None) -> IO[str] | None:
+    """Hold a file for as long as this process lives, and tell if another one holds it."""
+    if path is None:
+        return None
+    file = path.open("w", encoding="ascii")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        _witness(witness, "twice")
+    return file
+
+
 def _bad_habits(options: argparse.Namespace, progress: Progress) -> None:
     if options.ignore_term:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -118,6 +133,7 @@ def main() -> int:
     """Train nothing, as asked."""
     options = _arguments()
     progress = Progress.from_env(reports=not options.silent)
+    held = _hold(options.alone, options.witness)
     _witness(options.witness, "begin")
     _bad_habits(options, progress)
     folder = Path(progress.checkpoint_dir or ".")
@@ -139,6 +155,8 @@ def main() -> int:
             progress.exit_stopped()
     progress.finished()
     _witness(options.witness, "end")
+    if held is not None:
+        held.close()
     return int(options.exit_code)
 
 
