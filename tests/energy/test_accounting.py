@@ -308,3 +308,30 @@ def test_an_interval_that_loses_energy_is_refused() -> None:
         check_interval(evolve(good, idle_j=5.0))
     with pytest.raises(InternalError, match="before it begins"):
         check_interval(evolve(good, t1_s=0.0))
+
+
+def test_measured_joules_are_booked_as_they_are() -> None:
+    seen: list[NodeInterval] = []
+    ledger = EnergyLedger(on_interval=seen.append)
+    first = NodeInterval(1.0, 2.0, "n", 10.0, {"a": 4.0}, 5.0, 1.0, 0.0, 0.0)
+    later = NodeInterval(5.0, 6.0, "n", 3.0, {"a": 1.0, "b": 2.0}, 0.0, 0.0, 0.0, 0.0)
+    ledger.book(first)
+    ledger.book(later)  # nothing is known of the time between them
+    assert seen == [first, later]
+    assert (ledger.job_j("a"), ledger.job_j("b"), ledger.node_j("n")) == (5.0, 2.0, 13.0)
+    parts = ledger.parts()
+    assert (parts.idle_j, parts.unattributed_j) == (5.0, 1.0)
+    # Afterwards the node draws nothing, until somebody says what it draws.
+    ledger.advance("n", 10.0)
+    assert ledger.node_j("n") == 13.0
+
+
+def test_measured_joules_that_break_i30_or_overlap_are_refused() -> None:
+    ledger = EnergyLedger()
+    good = NodeInterval(0.0, 2.0, "n", 10.0, {"a": 4.0}, 6.0, 0.0, 0.0, 0.0)
+    with pytest.raises(InternalError, match="I30"):
+        ledger.book(evolve(good, node_j=11.0))
+    ledger.book(good)
+    with pytest.raises(InternalError, match="cannot be booked again"):
+        ledger.book(evolve(good, t0_s=1.0, t1_s=3.0))
+    assert ledger.node_j("n") == 10.0

@@ -12,7 +12,6 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from attrs import define, field, frozen
-from attrs.validators import in_
 
 from eaco_core.errors import InputError
 from eaco_telemetry.accounting import EnergyLedger
@@ -47,6 +46,11 @@ def _power(_instance: object, attribute: Attribute[float | None], value: float |
         raise InputError(f"{attribute.name} must be a number of at least 0, not {value!r}")
 
 
+def _known_rule(_instance: object, _attribute: Attribute[Rule], value: Rule) -> None:
+    if value not in RULES:
+        raise InputError(f"the rule must be one of {', '.join(RULES)}, not {value!r}")
+
+
 @frozen
 class EnergyOptions:
     """How to account.
@@ -59,7 +63,7 @@ class EnergyOptions:
     of CO2 equivalent of a kWh.
     """
 
-    rule: Rule = field(default="default", validator=in_(RULES))
+    rule: Rule = field(default="default", validator=_known_rule)
     gpu_idle_w: float | None = field(default=None, validator=_power)
     server_w: float | None = field(default=None, validator=_power)
     server_idle_w: float | None = field(default=None, validator=_power)
