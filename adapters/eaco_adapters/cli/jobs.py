@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -71,5 +71,5 @@ def _cell(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, list):
-        return " ".join(str(item) for item in value) or "-"  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - JSON
+        return " ".join(map(str, cast("list[object]", value))) or "-"
     return str(value)

@@ -12,6 +12,7 @@ import json
 import os
 import socket
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote, urlencode, urlsplit
@@ -123,7 +124,7 @@ class Client:
         """Follow the scheduler, step by step, until the server ends."""
         with self._connected(None) as connection:
             response = self._ask(connection, "GET", "/v1/steps", None)
-            if response.status != 200:  # noqa: PLR2004 - OK
+            if response.status != HTTPStatus.OK:
                 raise self._refusal(response.status, response.read(_MOST_BYTES))
             for line in response:
                 yield line.decode("utf-8", errors="replace")
@@ -132,7 +133,7 @@ class Client:
         with self._connected(self._timeout_s) as connection:
             response = self._ask(connection, verb, path, body)
             data = response.read(_MOST_BYTES)
-        if response.status >= 300:  # noqa: PLR2004 - whatever is not success
+        if response.status >= HTTPStatus.MULTIPLE_CHOICES:
             raise self._refusal(response.status, data)
         try:
             return cast("dict[str, Any]", json.loads(data))
@@ -193,7 +194,8 @@ class Client:
             sentence = str(cast("dict[str, Any]", json.loads(data))["error"])
         except (ValueError, KeyError, TypeError):
             sentence = f"the server at {self.address} answered with status {status}"
-        return EnvironmentFault(sentence) if status >= 500 else InputError(sentence)  # noqa: PLR2004 - its fault
+        its_fault = status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        return EnvironmentFault(sentence) if its_fault else InputError(sentence)
 
 
 class _UnixConnection(http.client.HTTPConnection):

@@ -12,6 +12,7 @@ import random
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Coroutine
 
 _T = TypeVar("_T")
@@ -42,28 +43,34 @@ class SeededLoop(asyncio.SelectorEventLoop):
         return self._virtual_s
 
     def _run_once(self) -> None:
-        state: Any = self  # asyncio's own queues: it has no public way to set their order
+        state: Any = self
+        # The loop's own queues: asyncio has no public way to set the order in them.
+        ready: deque[object] = state._ready  # noqa: SLF001 - see above
+        timers: list[asyncio.TimerHandle] = state._scheduled  # noqa: SLF001 - see above
         self._turns += 1
         if self._turns > _MOST_TURNS:
             raise Deadlock(f"no end after {_MOST_TURNS} turns of the loop")
-        if not state._ready and not state._scheduled:  # noqa: SLF001
+        if not ready and not timers:
             raise Deadlock("nothing can ever happen again")
-        if state._scheduled and (not state._ready or self._chance.random() < self._late_ratio):  # noqa: SLF001
-            timers: list[float] = sorted(handle.when() for handle in state._scheduled)  # noqa: SLF001
-            # While something is ready a loop can only be late, it does not skip quiet times.
-            base_s = self._virtual_s if state._ready else max(timers[0], self._virtual_s)  # noqa: SLF001
-            due = [when_s for when_s in timers if when_s <= base_s + self._most_late_s]
-            if due:
-                late = self._chance.random() < self._late_ratio
-                next_s = self._chance.choice(due) if late else due[0]
-                self._virtual_s = max(self._virtual_s, next_s)
-        if len(state._ready) > 1:  # noqa: SLF001
-            order = list(state._ready)  # noqa: SLF001
+        if timers and (not ready or self._chance.random() < self._late_ratio):
+            self._move_time([handle.when() for handle in timers], skip=not ready)
+        if len(ready) > 1:
+            order = list(ready)
             self._chance.shuffle(order)
-            state._ready.clear()  # noqa: SLF001
-            state._ready.extend(order)  # noqa: SLF001
+            ready.clear()
+            ready.extend(order)
         run_once: Any = super()
-        run_once._run_once()  # noqa: SLF001
+        run_once._run_once()  # noqa: SLF001 - the turn itself is asyncio's
+
+    def _move_time(self, times_s: list[float], *, skip: bool) -> None:
+        """Go on to a timer. Only `skip` goes over quiet time; else the loop is merely late."""
+        first_s = min(times_s)
+        base_s = max(first_s, self._virtual_s) if skip else self._virtual_s
+        due = sorted(when_s for when_s in times_s if when_s <= base_s + self._most_late_s)
+        if due:
+            late = self._chance.random() < self._late_ratio
+            next_s = self._chance.choice(due) if late else due[0]
+            self._virtual_s = max(self._virtual_s, next_s)
 
 
 def run_seeded(main: Coroutine[Any, Any, _T], seed: int, *, late_ratio: float = 0.3) -> _T:
