@@ -108,6 +108,25 @@ def test_messages_arrive_in_order_with_their_marks(broker: KillableBroker) -> No
     asyncio.run(run())
 
 
+def test_a_message_larger_than_the_buffers_of_the_system_goes_through(
+    broker: KillableBroker,
+) -> None:
+    async def run() -> None:
+        connect = mqtt_connector(MqttOptions(port=broker.port))
+        async with asyncio.timeout(20), connect() as sender, connect() as receiver:
+            await receiver.subscribe([("a", 1)])
+            large = bytes(20 << 20)
+            publishing = asyncio.gather(
+                sender.publish("a", large, qos=1), sender.publish("a", b"small", qos=1)
+            )
+            messages = receiver.messages()
+            assert (await anext(messages)).payload == large
+            assert (await anext(messages)).payload == b"small"
+            await publishing
+
+    asyncio.run(run())
+
+
 def test_the_end_of_the_broker_ends_every_call_at_once(broker: KillableBroker) -> None:
     async def run() -> None:
         connect = mqtt_connector(MqttOptions(port=broker.port))
