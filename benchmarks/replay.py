@@ -19,7 +19,9 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from eaco_adapters.journal.opening import open_journal
 from eaco_adapters.journal.reader import JournalReader
+from eaco_adapters.journal.snapshots import snapshots_of, write_snapshot
 from eaco_adapters.journal.writer import JournalWriter
 from eaco_core.history import encode_header, encode_step
 from eaco_core.jobs import JobSpec, ShareWith, SoloProfile
@@ -38,8 +40,11 @@ BATCH = 500
 class JournalRecorder(Recorder):
     """Feeds a machine, and writes what it does to a journal."""
 
-    def __init__(self, machine: SchedulerMachine, journal: JournalWriter) -> None:
+    def __init__(
+        self, machine: SchedulerMachine, journal: JournalWriter, snapshot_every: int
+    ) -> None:
         super().__init__(machine, watch=False)
+        self.snapshot_every = snapshot_every
         self.journal = journal
         self.kinds: Counter[str] = Counter()
         journal.append(encode_header(policy=machine.policy.name, rules=machine.rules))
@@ -54,6 +59,9 @@ class JournalRecorder(Recorder):
         self.kinds[type(event).__name__] += 1
         if machine.seq % BATCH == 0:
             self.journal.commit()
+        if machine.seq % self.snapshot_every == 0:
+            self.journal.commit()
+            write_snapshot(self.journal, self.journal.place, machine.dump_text())
         return effects
 
 
@@ -88,7 +96,7 @@ def write_journal(path: Path, events: int, alive: int, nodes: int, gpus: int) ->
     chance = random.Random(1)  # noqa: S311 - seeded data, no secrets
     machine = SchedulerMachine(power=PlainPower())
     with JournalWriter(path) as journal:
-        recorder = JournalRecorder(machine, journal)
+        recorder = JournalRecorder(machine, journal, max(BATCH, events // 10 - 7))
         world = World(recorder, Habits(factors=(1.0, 1.04, 1.1, 1.02, 1.2), start_s=(4.0, 7.0)))
         for number in range(nodes):
             world.join(a_node(f"node-{number:03d}", gpus, gpu_type="a100", mem_gib=80))
@@ -157,8 +165,19 @@ def main() -> None:
         if asked.profile:
             profile.disable()
             pstats.Stats(profile).sort_stats("tottime").print_stats(28)
-        same = machine.dump() == live.dump()
-        print(f"the state is that of the live machine: {same}")
+        state = live.dump()
+        print(f"the state is that of the live machine: {machine.dump() == state}")
+        began_s = time.process_time()
+        text = machine.dump_text()
+        timed(f"dump ({len(text) / 1e6:.1f} MB, {len(state['jobs']):,} jobs)", 1, began_s)
+        began_s = time.process_time()
+        opened = open_journal(path, a_machine)
+        opened.writer.close()
+        steps = opened.replayed.steps
+        timed(f"opening: the last snapshot and {steps:,} steps", steps, began_s)
+        same = {**opened.machine.dump(), "term": state["term"]} == state
+        print(f"the state is that of the live machine: {same}, from {opened.snapshot is not None}")
+        print(f"snapshots: {[file.stat().st_size for file in snapshots_of(path)]} bytes")
 
 
 if __name__ == "__main__":
