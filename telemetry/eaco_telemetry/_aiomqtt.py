@@ -97,14 +97,18 @@ async def _connected(
     options: MqttOptions, context: ssl.SSLContext | None, will: Will | None
 ) -> _AiomqttTransport:
     transport = _AiomqttTransport(_client(options, context, will), options)
-    # The attempt runs on a thread that cannot be stopped. It is seen to its end even if
-    # nobody wants the connection any more, because only then its socket can be closed.
+    # A part of the attempt runs on a thread that cannot be stopped. It is seen to its end even
+    # if nobody wants the connection any more, because only then its socket can be closed.
     attempt = asyncio.ensure_future(transport.enter())
     try:
         await asyncio.shield(attempt)
     except asyncio.CancelledError:
-        with suppress(ConnectionLost):
-            await attempt
+        while not attempt.done():
+            await asyncio.wait({attempt}, timeout=_REFUSAL_S)
+            if transport.has_socket:  # the part on the thread is over
+                attempt.cancel()
+        if not attempt.cancelled():
+            attempt.exception()  # nobody wants to know any more
         await transport.leave(orderly=True)
         raise
     return transport
@@ -196,6 +200,11 @@ class _AiomqttTransport:
     @property
     def discarded(self) -> int:
         return self._inbox.discarded
+
+    @property
+    def has_socket(self) -> bool:
+        """Whether a connection to the machine of the broker is there."""
+        return self._client._client.socket() is not None  # noqa: SLF001 - aiomqtt does not tell
 
     async def enter(self) -> None:
         """Connect, or raise `ConnectionLost` and leave nothing open."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger("eaco.agent")
 _END_S: Final = 5.0
+_END_ALONE_S: Final = 0.5  # while no connection is there to say goodbye on
 
 
 class Agent:
@@ -247,8 +248,10 @@ class Agent:
         if task is None or self._publisher is None:
             return
         self._publisher.end()
-        done, _ = await asyncio.wait({task}, timeout=_END_S)
-        if not done:
-            self._log.warning("the broker did not take the last messages within %.0f s", _END_S)
+        connected = self.stats.connected
+        await asyncio.wait({task}, timeout=_END_S if connected else _END_ALONE_S)
+        if not task.done():
+            if connected:
+                self._log.warning("the broker did not take the last messages in %.0f s", _END_S)
             task.cancel()
             await asyncio.wait({task})
