@@ -278,6 +278,24 @@ def test_a_broker_that_never_answers_is_given_up_and_leaves_nothing_open() -> No
         asyncio.run(run(silent.getsockname()[1]))
 
 
+def test_an_attempt_at_a_broker_that_never_answers_can_be_given_up_soon() -> None:
+    async def run(port: int) -> None:
+        connect = mqtt_connector(MqttOptions(port=port, connect_timeout_s=300.0))
+
+        async def use() -> None:
+            async with connect():
+                pass
+
+        task = asyncio.ensure_future(use())
+        await asyncio.sleep(0.2)
+        task.cancel()
+        async with asyncio.timeout(10):
+            await asyncio.wait({task})
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        asyncio.run(run(silent.getsockname()[1]))
+
+
 def test_a_connection_that_nobody_waits_for_any_more_is_closed(broker: KillableBroker) -> None:
     async def run() -> None:
         connect = mqtt_connector(MqttOptions(port=broker.port))
