@@ -7,8 +7,9 @@ import re
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import polars as pl
 import pytest
 from attrs import evolve
 
@@ -302,3 +303,47 @@ def test_without_polars_one_sentence_says_what_to_install(
     status, _, err = _run(capsys, "--telemetry", "rec.parquet", "--jobs", "jobs.csv")
     assert status == 1
     assert "pip install 'eaco[record]'" in err
+
+
+def _with(frame: pl.DataFrame, columns: Sequence[str], value: object) -> pl.DataFrame:
+    """Put a value into columns of one row: GPU-b at sample 100."""
+    when: Any = pl.when  # its types name numpy, which a type checker here cannot see
+    row = (pl.col("seq") == 100) & (pl.col("gpu_id") == "GPU-b")
+    changed = [when(row).then(value).otherwise(pl.col(name)).alias(name) for name in columns]
+    put: Any = cast("Any", frame).with_columns
+    return cast("pl.DataFrame", put(changed))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1.0, 1e308])
+def test_values_that_nothing_can_have_measured_are_not_looked_at(
+    here: Path, capsys: pytest.CaptureFixture[str], bad: float
+) -> None:
+    frame = frame_of([row for one in _samples() for row in sample_rows(one)])
+    frame = _with(frame, ("energy_j", "power_w", "util_ratio"), bad)
+    frame.write_parquet(here / "rec.parquet")
+    document = _document(capsys, "--jobs", "jobs.csv")
+    assert document["total"]["energy_j"] == pytest.approx(1_620_000.0)
+
+
+@pytest.mark.parametrize(
+    "name", ["gpu_id", "node_id", "session_id", "seq", "wall_ns", "monotonic_ns", "kind"]
+)
+def test_rows_without_a_name_or_a_time_are_not_looked_at(
+    here: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    frame = frame_of([row for one in _samples() for row in sample_rows(one)])
+    _with(frame, (name,), None).write_parquet(here / "rec.parquet")
+    document = _document(capsys, "--jobs", "jobs.csv")
+    assert document["total"]["energy_j"] == pytest.approx(1_620_000.0)
+
+
+def test_a_recording_without_gpus_and_sensors_has_no_energy(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _record(here / "rec.parquet", [evolve(one, gpus=()) for one in _samples()])
+    (here / "jobs.csv").write_text(_HEADER, encoding="utf-8")
+    document = _document(capsys, "--jobs", "jobs.csv", "--server-w", "100")
+    assert document["total"]["energy_j"] == 0.0
+    status, out, _ = _run(capsys, "--telemetry", "rec.parquet", "--jobs", "jobs.csv")
+    assert status == 0
+    assert "No job held a GPU" in out

@@ -185,7 +185,7 @@ class _Accountant:
             window=self._window,
             jobs=jobs,
             nodes=tuple(nodes),
-            of_jobs=total_of(of_jobs),
+            of_jobs=total_of(of_jobs) if of_jobs else amount("jobs", 0.0),
             idle=amount("idle", parts.idle_j),
             unattributed=amount("unattributed", parts.unattributed_j),
             total=amount("total", self._book.ledger.total_j()),

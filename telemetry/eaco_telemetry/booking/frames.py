@@ -14,6 +14,8 @@ from attrs import evolve
 
 from eaco_telemetry.booking.rows import (
     HOST_SENSORS,
+    MOST_J,
+    MOST_W,
     SOMEBODY,
     Block,
     Device,
@@ -128,7 +130,7 @@ def open_recordings(
     """
     path = Path(", ".join(str(one) for one in paths))  # a name for messages
     rows = pl.concat([scan_recording(one) for one in paths], how="vertical")
-    rows = keep(rows, pl.col("kind") != "event")
+    rows = select(keep(rows, _usable()), _columns())
     sessions = collect(_session_facts(rows), path).to_dicts()
     devices = _device_facts(rows, path)
     nodes: dict[str, list[dict[str, Any]]] = {}
@@ -145,6 +147,34 @@ def open_recordings(
         )
         for node_id, found in sorted(nodes.items())
     ]
+
+
+def _usable() -> pl.Expr:
+    """Say which rows count: samples that say whose they are, and when."""
+    times = (pl.col("wall_ns") >= 0) & (pl.col("monotonic_ns") >= 0)
+    named = pl.col("node_id").is_not_null() & pl.col("session_id").is_not_null()
+    is_gpu = (pl.col("kind") == "gpu") & pl.col("gpu_id").is_not_null()
+    is_other = (pl.col("kind") == "host") | (pl.col("kind") == "node")
+    return times & named & pl.col("seq").is_not_null() & (is_gpu | is_other)
+
+
+def _columns() -> list[pl.Expr]:
+    """Give the columns that are needed; what no device can have measured is null."""
+    plain = pl.col("kind", *_SESSION, *_TIME, "simulated", "gpu_id", "parent_id", "processes")
+    energies = ["energy_j", *[_sensor(name, "energy_j") for name in HOST_SENSORS]]
+    powers = ["power_w", *[_sensor(name, "power_w") for name in HOST_SENSORS]]
+    return [
+        plain,
+        pl.col("mem_total_bytes"),
+        _between("util_ratio", 1.0),
+        *[_between(name, MOST_J) for name in energies],
+        *[_between(name, MOST_W) for name in powers],
+    ]
+
+
+def _between(name: str, most: float) -> pl.Expr:
+    column = pl.col(name)
+    return _where((column >= 0) & (column <= most), column).alias(name)
 
 
 def _session(found: Mapping[str, Any], devices: Mapping[Device, DeviceFacts]) -> SessionFacts:
@@ -308,9 +338,12 @@ def _processes(part: pl.DataFrame, *, with_pids: bool) -> list[Processes]:
         return [None if count is None else SOMEBODY if count else () for count in counts]
     some = part["processes"].filter(part["process_count"] > 0).explode()
     fields = some.struct
-    pairs = list(
-        zip(fields.field("pid").to_list(), fields.field("sm_ratio").to_list(), strict=True)
-    )
+    pairs = [
+        (pid, sm if sm is None or 0.0 <= sm <= 1.0 else None)
+        for pid, sm in zip(
+            fields.field("pid").to_list(), fields.field("sm_ratio").to_list(), strict=True
+        )
+    ]
     made: list[Processes] = []
     last: Processes = None
     at = 0

@@ -27,6 +27,11 @@ HOST_SENSORS: Final = ("node", "platform", "package", "dram")
 """Sensors of the host, by the prefix of their fields in `HostSample`."""
 
 
+MOST_J: Final = 1e15
+MOST_W: Final = 1e9
+"""More than any device measures. What is above is no measurement, and is not looked at."""
+
+
 @frozen
 class Device:
     """A GPU (or MIG instance) by its id, or a sensor of the host by its name."""
@@ -156,12 +161,16 @@ class _Session:
 
 def _add(rows: Rows, t_ns: int, gpu: GpuSample) -> None:
     rows.t_ns.append(t_ns)
-    rows.energy_j.append(gpu.energy_j)
-    rows.power_w.append(gpu.power_w)
+    rows.energy_j.append(_sane(gpu.energy_j, MOST_J))
+    rows.power_w.append(_sane(gpu.power_w, MOST_W))
     rows.util_ratio.append(gpu.util_ratio)
     processes = gpu.processes
     known = None if processes is None else tuple([(one.pid, one.sm_ratio) for one in processes])
     rows.processes.append(known)
+
+
+def _sane(value: float | None, most: float) -> float | None:
+    return None if value is None or not value <= most else value
 
 
 def _note(facts: dict[Device, DeviceFacts], device: Device, gpu: GpuSample) -> None:
@@ -178,8 +187,8 @@ def _add_host(rows: dict[Device, Rows], t_ns: int, host: HostSample) -> None:
     for name in HOST_SENSORS:
         own = rows.setdefault(Device(is_gpu=False, name=name), Rows())
         own.t_ns.append(t_ns)
-        own.energy_j.append(getattr(host, f"{name}_energy_j"))
-        own.power_w.append(getattr(host, f"{name}_power_w"))
+        own.energy_j.append(_sane(getattr(host, f"{name}_energy_j"), MOST_J))
+        own.power_w.append(_sane(getattr(host, f"{name}_power_w"), MOST_W))
         own.util_ratio.append(None)
         own.processes.append(None)
 
