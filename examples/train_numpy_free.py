@@ -93,7 +93,7 @@ def main() -> None:
     data = half_moons(400, random.Random(1))  # noqa: S311 - seeded data, not a secret
     network = Network(random.Random(2))  # noqa: S311 - a seeded start, not a secret
     for epoch in range(load(network, path) + 1, EPOCHS + 1):
-        # The order of an epoch depends on its number alone, so that a resumed run equals a whole one.
+        # The order depends on the epoch alone, so that a resumed run equals a whole one.
         order = random.Random(epoch).sample(data, len(data))  # noqa: S311 - a seeded order, not a secret
         loss = sum(network.learn(point) for point in order) / len(data)
         right = sum((network.forward(x, y)[1] > 0.5) == (moon > 0.5) for x, y, moon in data)  # noqa: PLR2004 - even chances

@@ -302,7 +302,7 @@ def test_a_jump_of_the_wall_clock_changes_no_age(
 
 
 def test_a_folder_that_is_no_attempt_is_left_alone(tmp_path: Path) -> None:
-    for name in ("stray", ".new-half", ".gone-half"):
+    for name in ("stray", ".new-half", ".gone-half", "torn@1"):
         (tmp_path / "attempts" / name).mkdir(parents=True)
     (tmp_path / "attempts" / "stray" / "launch.json").write_text("{")
 

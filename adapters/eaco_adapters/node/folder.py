@@ -26,7 +26,7 @@ from attrs import frozen
 
 from eaco_adapters.launch import LaunchSpec, launch_from_dict
 from eaco_adapters.node import shim
-from eaco_adapters.node.durable import crash_point, read_json, sync_folder, write_file
+from eaco_adapters.node.durable import crash_point, read_json, write_file
 from eaco_adapters.node.names import attempt_name
 
 if TYPE_CHECKING:
@@ -102,15 +102,16 @@ def new_mark() -> str:
 
 
 def make_folder(attempts: Path, order: Order, settings: ShimSettings) -> Path:
-    """Make the folder of an attempt: whole and durable, or not at all. Raises OSError."""
+    """Make the folder of an attempt: whole, or not at all. Raises OSError."""
     folder = attempts / attempt_name(order.job_id, order.attempt)
     beside = attempts / f".new-{order.mark}"
     try:
         beside.mkdir(mode=0o750)
-        write_file(beside / "launch.json", json.dumps(order.to_dict()).encode())
-        write_file(beside / "exec", _plan(folder, order, settings))
+        # Not waited for until the disk has it: after a power failure nothing of the attempt runs.
+        write_file(beside / "launch.json", json.dumps(order.to_dict()).encode(), sync=False)
+        write_file(beside / "exec", _plan(folder, order, settings), sync=False)
         for name in _RESERVED:
-            write_file(beside / name, b" " * _RESERVED_BYTES)
+            write_file(beside / name, b" " * _RESERVED_BYTES, sync=False)
         write_file(beside / "lock", b"", sync=False)
         write_file(beside / "progress.jsonl", b"", sync=False)
         os.mkfifo(beside / "control", 0o600)
@@ -119,7 +120,6 @@ def make_folder(attempts: Path, order: Order, settings: ShimSettings) -> Path:
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
-    sync_folder(attempts)
     return folder
 
 

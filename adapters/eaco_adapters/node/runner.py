@@ -24,7 +24,7 @@ from eaco_adapters.node import proc
 from eaco_adapters.node.attempt import Attempt
 from eaco_adapters.node.cgroup import Cgroups, find_cgroups
 from eaco_adapters.node.durable import crash_point, read_number, replace_file
-from eaco_adapters.node.folder import Order, ShimSettings, make_folder, new_mark
+from eaco_adapters.node.folder import Order, ShimSettings, lock_is_free, make_folder, new_mark
 from eaco_adapters.node.names import quoted
 from eaco_adapters.node.reports import RunnerReport
 from eaco_core.errors import EnvironmentFault, InternalError
@@ -193,6 +193,9 @@ class NodeRunner:
             if attempt is not None:
                 key = (attempt.order.job_id, attempt.order.attempt)
                 self._attempts[key] = attempt
+            elif "@" in folder.name and lock_is_free(folder):
+                # Its files did not reach the disk before a power failure: nothing of it runs.
+                shutil.rmtree(folder, ignore_errors=True)
 
     # ---- commands --------------------------------------------------------------
 

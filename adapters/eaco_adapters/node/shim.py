@@ -144,7 +144,6 @@ def put_result(reserve: str, name: str, text: str) -> None:
     fd = os.open(reserve, os.O_WRONLY | os.O_CREAT, 0o640)
     try:
         os.write(fd, raw)
-        os.fsync(fd)
     finally:
         os.close(fd)
     os.replace(reserve, name)  # noqa: PTH105 - no pathlib in the shim
