@@ -205,10 +205,13 @@ class SchedulerMachine:
         """Give one job as it is now. Raises KeyError for an unknown id."""
         return self._job_snapshot(self._c.jobs[job_id])
 
-    def snapshot(self) -> SchedulerState:
-        """Give the whole state as immutable data. Costs time in proportion to its size."""
-        c = self._c
-        gpus = {
+    def states(self) -> dict[str, JobState]:
+        """Give the state of every job, in the order of submission. Cheap, unlike a snapshot."""
+        return {job_id: job.state for job_id, job in self._c.jobs.items()}
+
+    def gpus(self) -> dict[str, GpuSnapshot]:
+        """Give all GPUs as they are now."""
+        return {
             gpu_id: GpuSnapshot(
                 gpu.spec,
                 gpu.node.spec.node_id,
@@ -216,8 +219,16 @@ class SchedulerMachine:
                 gpu.up and gpu.node.state.value != "out",
                 gpu.node.drained,
             )
-            for gpu_id, gpu in c.ledger.gpus.items()
+            for gpu_id, gpu in self._c.ledger.gpus.items()
         }
+
+    def nodes(self) -> dict[str, tuple[NodeSpec, NodeState]]:
+        """Give all nodes as they are now."""
+        return {i: (node.spec, node.state) for i, node in self._c.ledger.nodes.items()}
+
+    def snapshot(self) -> SchedulerState:
+        """Give the whole state as immutable data. Costs time in proportion to its size."""
+        c = self._c
         windows = tuple(
             WindowSnapshot(
                 window.newcomer.spec.job_id,
@@ -233,8 +244,8 @@ class SchedulerMachine:
             rules=self.rules,
             submitted=len(c.jobs),
             jobs=MappingProxyType({i: self._job_snapshot(job) for i, job in c.jobs.items()}),
-            gpus=MappingProxyType(gpus),
-            nodes=MappingProxyType({i: (n.spec, n.state) for i, n in c.ledger.nodes.items()}),
+            gpus=MappingProxyType(self.gpus()),
+            nodes=MappingProxyType(self.nodes()),
             queue=tuple(job.spec.job_id for job in c.queue),
             windows=windows,
         )
