@@ -60,6 +60,10 @@ COMMANDS: dict[str, CommandEntry] = {
         "eaco_adapters.cli.explain",
         "Say why a job was placed where it was, or why it waited.",
     ),
+    "shadow": CommandEntry(
+        "eaco_adapters.cli.shadow",
+        "Tell what eaco would have done with the jobs of another scheduler.",
+    ),
     "demo": CommandEntry(
         "eaco_adapters.cli.demo",
         "Show the whole live loop on this machine in about a minute.",
