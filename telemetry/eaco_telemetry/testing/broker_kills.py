@@ -231,7 +231,7 @@ def _noting(connect: Connect, published_s: list[float]) -> Connect:
                     first[0] = False
                     published_s.append(time.monotonic())
 
-            transport.publish = noting  # type: ignore[method-assign]
+            transport.publish = noting  # type: ignore[method-assign] # of this one only
             yield transport
 
     return noted
