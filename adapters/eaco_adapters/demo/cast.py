@@ -67,10 +67,10 @@ def cast(seed: int) -> tuple[Role, ...]:
     steady, calm, changed = WORKLOADS
     partners: Sequence[Workload] = chance.choice(((steady, calm), (calm, steady), (calm, calm)))
     return (
-        Role(f"{partners[0].name}-a", partners[0], chance.randint(12, 15)),
-        Role(f"{partners[1].name}-b", partners[1], chance.randint(9, 11)),
-        Role(f"{steady.name}-c", steady, chance.randint(14, 17)),
-        # What its profile promises beside others is at most half as long again, which this
-        # deadline allows; twice as long, as it will turn out, it does not.
-        Role(f"{changed.name}-d", changed, chance.randint(9, 11), slack=1.9),
+        Role(f"{partners[0].name}-a", partners[0], chance.randint(5, 7)),
+        Role(f"{partners[1].name}-b", partners[1], chance.randint(5, 6)),
+        Role(f"{steady.name}-c", steady, chance.randint(11, 13)),
+        # Beside others it would take at most a quarter longer, says its profile, and this deadline
+        # allows that. It will turn out to take nearly twice as long.
+        Role(f"{changed.name}-d", changed, chance.randint(9, 10), slack=1.6),
     )
