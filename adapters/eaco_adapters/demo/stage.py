@@ -256,7 +256,8 @@ class Stage:
                     f"{one.job_id} x{one.ratio:.2f}" for one in record.evidence if one.ratio
                 )
                 word = "kept" if record.keep else "UNDONE"
-                self.say(f"  {record.job_id} is {word}: {record.reason} ({seen})")
+                figures = f" ({seen} of its time alone)" if seen else ""
+                self.say(f"  {record.job_id} is {word}: {record.reason}{figures}")
 
     def _outcome(
         self,
