@@ -31,10 +31,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from eaco_telemetry.broker import mosquitto_program
+from eaco_telemetry.mqtt import mqtt_connector
 from eaco_telemetry.subscriber import ConnectionChanged, SampleReceived, Subscriber
 from eaco_telemetry.testing.hostile import simulated_meta, simulated_sample
 from eaco_telemetry.topics import NodeTopics
-from eaco_telemetry.transport import MqttOptions, mqtt_connector
+from eaco_telemetry.transport import MqttOptions
 from eaco_telemetry.wire import encode_meta, encode_sample
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Connections by aiomqtt 2 (MQTT 3.1.1). Loaded by `transport.mqtt_connector`.
+"""Connections by aiomqtt 2 (MQTT 3.1.1). Loaded by `eaco_telemetry.mqtt`.
 
 What aiomqtt leaves to its user is done here: a bounded queue whose drops are counted, calls
 that end when the connection does and not when their time is over, and sockets that are

@@ -18,7 +18,7 @@ from attrs import field, frozen
 from eaco_core.errors import EnvironmentFault, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Sequence
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
@@ -291,24 +291,3 @@ def matches(topic_filter: str, topic: str) -> bool:
         if index == len(levels) or level not in {"+", levels[index]}:
             return False
     return len(wanted) == len(levels)
-
-
-def mqtt_connector(options: MqttOptions) -> Connect:
-    """Give what makes connections to a real broker (MQTT 3.1.1). Needs the extra ``mqtt``.
-
-    Raises `InputError` if a file for TLS is unusable, `EnvironmentFault` without the extra.
-    """
-    return _loaded()(options)
-
-
-def _loaded() -> Callable[[MqttOptions], Connect]:
-    try:
-        from eaco_telemetry._aiomqtt import aiomqtt_connector  # noqa: PLC0415 - an extra
-    except ModuleNotFoundError as error:
-        if error.name not in {"aiomqtt", "paho"}:
-            raise
-        raise EnvironmentFault(
-            f"MQTT needs the package {error.name}, which is not installed;"
-            " install it with: pip install 'eaco[mqtt]'"
-        ) from None
-    return aiomqtt_connector

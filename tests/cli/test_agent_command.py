@@ -23,11 +23,12 @@ import pytest
 
 from eaco_adapters.cli import _app
 from eaco_telemetry.broker import mosquitto_program
+from eaco_telemetry.mqtt import mqtt_connector
 from eaco_telemetry.recording import read_samples
 from eaco_telemetry.testing.broker_kills import KillableBroker, free_port
 from eaco_telemetry.testing.certificates import has_openssl, make_certificates
 from eaco_telemetry.topics import filters
-from eaco_telemetry.transport import MqttOptions, TlsOptions, mqtt_connector
+from eaco_telemetry.transport import MqttOptions, TlsOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

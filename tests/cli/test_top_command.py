@@ -24,9 +24,10 @@ from attrs import evolve
 from eaco_adapters.cli import _app
 from eaco_telemetry.broker import mosquitto_program, running_broker
 from eaco_telemetry.meta import NodeCondition, NodeState
+from eaco_telemetry.mqtt import mqtt_connector
 from eaco_telemetry.testing.hostile import simulated_meta, simulated_sample
 from eaco_telemetry.topics import NodeTopics
-from eaco_telemetry.transport import mqtt_connector, parse_broker_url
+from eaco_telemetry.transport import parse_broker_url
 from eaco_telemetry.wire import encode_meta, encode_sample, encode_state
 
 if TYPE_CHECKING:

@@ -22,13 +22,8 @@ from eaco_adapters.cli.agent import command as agent_command
 from eaco_adapters.cli.energy import command as energy_command
 from eaco_adapters.cli.top import command as top_command
 from eaco_telemetry.broker import mosquitto_program
-from eaco_telemetry.transport import (
-    ConnectionLost,
-    ConnectionRefused,
-    MqttOptions,
-    TlsOptions,
-    mqtt_connector,
-)
+from eaco_telemetry.mqtt import mqtt_connector
+from eaco_telemetry.transport import ConnectionLost, ConnectionRefused, MqttOptions, TlsOptions
 
 if TYPE_CHECKING:
     from collections.abc import Generator

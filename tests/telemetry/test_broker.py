@@ -16,7 +16,8 @@ import pytest
 from eaco_core.errors import EnvironmentFault, InputError
 from eaco_telemetry import broker as broker_module
 from eaco_telemetry.broker import LOOPBACK, PortTaken, mosquitto_program, running_broker
-from eaco_telemetry.transport import MqttOptions, Will, mqtt_connector
+from eaco_telemetry.mqtt import mqtt_connector
+from eaco_telemetry.transport import MqttOptions, Will
 
 KINDS = [
     pytest.param(

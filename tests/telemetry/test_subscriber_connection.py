@@ -13,6 +13,7 @@ from attrs import evolve
 from eaco_core.errors import EnvironmentFault, InternalError
 from eaco_telemetry.broker import mosquitto_program, running_broker
 from eaco_telemetry.meta import NodeCondition, NodeEvent, NodeState
+from eaco_telemetry.mqtt import mqtt_connector
 from eaco_telemetry.subscriber import (
     ConnectionChanged,
     EventReceived,
@@ -26,7 +27,7 @@ from eaco_telemetry.subscriber import (
 from eaco_telemetry.testing.hostile import simulated_meta, simulated_sample
 from eaco_telemetry.testing.memory_broker import MemoryBroker
 from eaco_telemetry.topics import NodeTopics, filters
-from eaco_telemetry.transport import MqttOptions, Will, mqtt_connector
+from eaco_telemetry.transport import MqttOptions, Will
 from eaco_telemetry.wire import encode_event, encode_meta, encode_sample, encode_state
 
 if TYPE_CHECKING:

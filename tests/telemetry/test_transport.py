@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaco_core.errors import EnvironmentFault, InputError
+from eaco_telemetry.mqtt import mqtt_connector
 from eaco_telemetry.testing.memory_broker import MemoryBroker
 from eaco_telemetry.transport import (
     Backoff,
@@ -229,11 +231,7 @@ def test_the_broker_in_memory_refuses_stalls_and_drops() -> None:
 
 
 def test_a_missing_extra_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys  # noqa: PLC0415 - used by this test only
-
-    from eaco_telemetry import transport  # noqa: PLC0415 - as above
-
     monkeypatch.setitem(sys.modules, "aiomqtt", None)
     monkeypatch.delitem(sys.modules, "eaco_telemetry._aiomqtt", raising=False)
     with pytest.raises(EnvironmentFault, match=r"pip install 'eaco\[mqtt\]'"):
-        transport.mqtt_connector(MqttOptions())
+        mqtt_connector(MqttOptions())

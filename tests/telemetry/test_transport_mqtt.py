@@ -14,6 +14,7 @@ import pytest
 
 from eaco_core.errors import InputError
 from eaco_telemetry.broker import mosquitto_program
+from eaco_telemetry.mqtt import mqtt_connector
 from eaco_telemetry.testing.broker_kills import KillableBroker, free_port
 from eaco_telemetry.testing.certificates import Certificates, has_openssl, make_certificates
 from eaco_telemetry.transport import (
@@ -22,7 +23,6 @@ from eaco_telemetry.transport import (
     MqttOptions,
     TlsOptions,
     Will,
-    mqtt_connector,
 )
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from attrs import asdict, evolve
 from eaco_adapters.cli._agent_log import logging_to_stderr
 from eaco_adapters.cli._agent_plan import Parts, Plan, announcer, extras_named, prepare
 from eaco_telemetry.agent import Agent, AgentOptions
-from eaco_telemetry.transport import MQTT_PORT, MqttOptions, mqtt_connector
+from eaco_telemetry.mqtt import mqtt_connector
+from eaco_telemetry.transport import MQTT_PORT, MqttOptions
 
 if TYPE_CHECKING:
     import logging

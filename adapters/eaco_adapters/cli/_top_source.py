@@ -237,11 +237,11 @@ async def broker_source(
     options: MqttOptions, *, site: str, patterns: Sequence[str]
 ) -> AsyncGenerator[BrokerSource]:
     """Listen to a broker. Raises EnvironmentFault where the extra for MQTT is missing."""
+    from eaco_telemetry.mqtt import mqtt_connector  # noqa: PLC0415 - as above
     from eaco_telemetry.subscriber import (  # noqa: PLC0415 - only with a broker
         Subscriber,
         SubscriberOptions,
     )
-    from eaco_telemetry.transport import mqtt_connector  # noqa: PLC0415 - as above
 
     alone = patterns[0] if len(patterns) == 1 and not set(patterns[0]) & set("*?[") else "+"
     chosen = SubscriberOptions(site=site, node_id=alone, backoff_cap_s=_BACKOFF_CAP_S)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from eaco_telemetry.agent import Agent, AgentOptions
 from eaco_telemetry.broker import running_broker
+from eaco_telemetry.mqtt import mqtt_connector
 from eaco_telemetry.subscriber import SampleReceived, Subscriber
-from eaco_telemetry.transport import MqttOptions, mqtt_connector
+from eaco_telemetry.transport import MqttOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

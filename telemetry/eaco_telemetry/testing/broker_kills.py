@@ -20,6 +20,7 @@ from attrs import define, field, frozen
 from eaco_core.errors import EnvironmentFault
 from eaco_telemetry.agent import Agent, AgentOptions
 from eaco_telemetry.broker import LOOPBACK, mosquitto_program
+from eaco_telemetry.mqtt import mqtt_connector
 from eaco_telemetry.readers.base import DeviceEvent
 from eaco_telemetry.readers.simulated import SimulatedReader
 from eaco_telemetry.sampler import Sampled, Sampler
@@ -30,7 +31,7 @@ from eaco_telemetry.subscriber import (
     Subscriber,
     SubscriberOptions,
 )
-from eaco_telemetry.transport import MqttOptions, mqtt_connector
+from eaco_telemetry.transport import MqttOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
