@@ -339,7 +339,7 @@ def test_a_disk_that_never_answers_does_not_hold_the_end_up(
 
 
 def test_our_own_mistake_is_told_as_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(*_arguments: Any) -> None:  # noqa: ANN401 - any
+    def wrong(*_arguments: Any) -> None:  # noqa: ANN401 - whatever it is called with
         raise KeyError("power")
 
     monkeypatch.setattr(recorder_module, "sample_rows", wrong)

@@ -174,7 +174,7 @@ class _Search:
             self.skipped["dcgm"] = "this node has no NVIDIA GPU"
             return
         # Loaded here, because most nodes do without it and its libraries.
-        from eaco_telemetry.readers.dcgm import DEFAULT_URL, DcgmReader  # noqa: PLC0415
+        from eaco_telemetry.readers.dcgm import DEFAULT_URL, DcgmReader  # noqa: PLC0415 - only where it is wanted
 
         url = self.dcgm_url or DEFAULT_URL
         reader = DcgmReader(url, node_id=self.node_id, xid_events=not beside_nvml)
