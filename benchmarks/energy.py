@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import random
-import resource
 import subprocess
 import sys
 import tempfile
@@ -71,15 +70,16 @@ def run(recording: Path, jobs: Path, rule: str) -> None:
     command = [sys.executable, "-c", _RUN, "energy", "--json", "--rule", rule]
     command += ["--telemetry", str(recording), "--jobs", str(jobs)]
     command += ["--tariff", "0.30", "--intensity", "400"]
-    before, started_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    wall_s, after = time.perf_counter() - started_s, resource.getrusage(resource.RUSAGE_CHILDREN)
-    user_s, system_s = after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime
-    report = json.loads(done.stdout)
+    command += ["--output", str(recording.with_name("report.json"))]
+    started_s = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)  # of this child alone
+    wall_s, process.returncode = time.perf_counter() - started_s, status
+    report = json.loads(recording.with_name("report.json").read_text(encoding="utf-8"))
     split = [f"{by} {joules / 3.6e6:.2f}" for by, joules in report["active_split_j"].items()]
     print(
-        f"wall {wall_s:.2f} s, CPU {user_s + system_s:.2f} s,"
-        f" peak {after.ru_maxrss / 1024:.0f} MiB; {report['total']['energy_kwh']:.3f} kWh,"
+        f"wall {wall_s:.2f} s, CPU {used.ru_utime + used.ru_stime:.2f} s,"
+        f" peak {used.ru_maxrss / 1024:.0f} MiB; {report['total']['energy_kwh']:.3f} kWh,"
         f" off by {report['difference_j']:.1g} J; active kWh: {', '.join(split)}"
     )
 
