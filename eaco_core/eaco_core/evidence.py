@@ -65,6 +65,8 @@ class Evidence:
         self._peak_mem: dict[tuple[str, str], int] = {}
         self._undone: dict[tuple[str, str, Workloads], float] = {}
         self._bounds: dict[tuple[str, str], dict[tuple[int, tuple[int, ...]], Estimate]] = {}
+        # What was seen beside any part of these, and beside all of these; None = nothing.
+        self._ratios: dict[tuple[str, str], dict[Workloads, tuple[float, float | None]]] = {}
         self.version = 0
         for observation in history:
             self.add(observation)
@@ -83,6 +85,9 @@ class Evidence:
         self._ran.setdefault(seen.gpu_type, set()).add(tuple(sorted((seen.workload, *co))))
         self.version += 1
         self._bounds.pop(group, None)
+        known = self._ratios.get(group, {})
+        for names in [n for n in known if contains(n, co) or contains(co, n)]:
+            del known[names]
         return before is None or after < before
 
     def note_peak_mem(self, gpu_type: str, workload: str, peak_bytes: int) -> None:
@@ -156,6 +161,7 @@ class Evidence:
         for known in (self._seen, self._worst, self._ran, self._peak_mem, self._undone):
             known.clear()
         self._bounds.clear()
+        self._ratios.clear()
         for seen in form.seen:
             group, co = (seen.gpu_type, seen.workload), seen.co
             ratios = deque(seen.ratios, maxlen=LAST_OBSERVATIONS)
@@ -182,13 +188,12 @@ class Evidence:
         if not affected.workload or any(not kind.workload for kind in co):
             return NOTHING
         names = tuple(kind.workload for kind in co)
-        worst = self._worst.get((gpu_type, affected.workload), {})
         margin = self._rules.observed_margin
-        floor = margin * max((r for s, r in worst.items() if contains(names, s)), default=0.0)
-        above = [r for s, r in worst.items() if contains(s, names)]
+        worst, above = self._observed((gpu_type, affected.workload), names)
+        floor = margin * worst
         predicted = self._predict(gpu_type, affected, co)
-        if above and margin * min(above) <= predicted.upper_ratio:
-            best = Estimate(min(above), margin * min(above), BoundSource.OBSERVED)
+        if above is not None and margin * above <= predicted.upper_ratio:
+            best = Estimate(above, margin * above, BoundSource.OBSERVED)
         else:
             best = predicted
         if best.source is BoundSource.NONE:
@@ -197,6 +202,17 @@ class Evidence:
         point = min(max(best.point_ratio, 1.0), upper)
         source = BoundSource.OBSERVED if floor > best.upper_ratio else best.source
         return Estimate(point, upper, source, best.calibration_id)
+
+    def _observed(self, group: tuple[str, str], names: Workloads) -> tuple[float, float | None]:
+        """Give the largest ratio beside any part of `names`, and the least beside all of them."""
+        known = self._ratios.setdefault(group, {})
+        found = known.get(names)
+        if found is None:
+            worst = self._worst.get(group, {})
+            part = max((r for s, r in worst.items() if contains(names, s)), default=0.0)
+            above = min((r for s, r in worst.items() if contains(s, names)), default=None)
+            found = known[names] = (part, above)
+        return found
 
     def _predict(self, gpu_type: str, affected: JobKind, co: Sequence[JobKind]) -> Estimate:
         residents: list[Resident] = []
