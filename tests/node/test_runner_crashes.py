@@ -14,7 +14,7 @@ import pytest
 from eaco_adapters.launch import LaunchSpec
 from eaco_adapters.node import proc
 from eaco_adapters.node.attempt import Attempt
-from eaco_adapters.node.folder import Order, ShimSettings, lock_is_free, make_folder
+from eaco_adapters.node.folder import Order, ShimSettings, lock_is_free, make_folder, spawn_shim
 from eaco_adapters.testing.node_kit import bench, processes_with
 from eaco_adapters.testing.runner_process import HostDied, RunnerProcess
 from eaco_adapters.testing.toy_trainer import toy_command
@@ -317,4 +317,11 @@ def test_a_folder_that_is_no_attempt_is_left_alone(tmp_path: Path) -> None:
 def test_the_lock_tells_whether_someone_holds_it(tmp_path: Path) -> None:
     folder = _folder(tmp_path)
     assert lock_is_free(folder)
+    assert lock_is_free(folder)
+
+
+def test_an_attempt_that_has_begun_gets_no_second_shim(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    _pid_file(folder, proc.boot_id())
+    assert spawn_shim(folder, tmp_path / "notify") is None
     assert lock_is_free(folder)
