@@ -12,6 +12,7 @@ The rules and what they stand on: docs/energy.md.
 from __future__ import annotations
 
 from eaco_telemetry.booking.account import EnergyOptions, account
+from eaco_telemetry.booking.document import document
 from eaco_telemetry.booking.holds import JobHold
 from eaco_telemetry.booking.report import (
     Amount,
@@ -19,7 +20,6 @@ from eaco_telemetry.booking.report import (
     JobEnergy,
     NodeGrounds,
     UserEnergy,
-    document,
 )
 from eaco_telemetry.booking.rows import recordings_of
 from eaco_telemetry.booking.rules import RULES, Rule

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import evolve, field, frozen
-
-from eaco_telemetry.booking.sentences import sentences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
     from eaco_telemetry.booking.rules import Rule
     from eaco_telemetry.booking.server import ServerSource
 
-SCHEMA: Final = "eaco.energy/1"
 J_PER_KWH: Final = 3.6e6
 
 
@@ -148,82 +145,6 @@ class EnergyReport:
                 gpu_s=old.gpu_s + job.gpu_s,
             )
         return tuple(sorted(found.values(), key=lambda one: (-one.amount.energy_j, one.user)))
-
-
-def document(report: EnergyReport) -> dict[str, Any]:
-    """Give a report as plain JSON data (`eaco.energy/1`)."""
-    return {
-        "schema": SCHEMA,
-        "rule": report.rule,
-        "simulated": report.simulated,
-        "from_ns": report.window[0],
-        "to_ns": report.window[1],
-        "jobs": [_job(job) for job in report.jobs],
-        "users": [
-            {
-                "user": user.user,
-                "jobs": user.jobs,
-                **_amount(user.amount),
-                "gpu_s": user.gpu_s,
-            }
-            for user in report.users
-        ],
-        "parts": {
-            "jobs": _amount(report.of_jobs),
-            "idle": _amount(report.idle),
-            "unattributed": _amount(report.unattributed),
-        },
-        "total": _amount(report.total),
-        "difference_j": report.difference_j,
-        "active_split_j": dict(sorted(report.active_j.items())),
-        "nodes": [_node(node) for node in report.nodes],
-        "notes": sentences(report),
-    }
-
-
-def _amount(amount: Amount) -> dict[str, Any]:
-    return {
-        "energy_j": amount.energy_j,
-        "energy_kwh": amount.energy_kwh,
-        "cost": amount.cost,
-        "co2_g": amount.co2_g,
-    }
-
-
-def _job(job: JobEnergy) -> dict[str, Any]:
-    return {
-        "job": job.job_id,
-        "user": job.user,
-        **_amount(job.amount),
-        "mean_w": job.mean_w,
-        "held_s": job.held_s,
-        "gpu_s": job.gpu_s,
-        "covered_ratio": job.covered_ratio,
-    }
-
-
-def _node(node: NodeGrounds) -> dict[str, Any]:
-    return {
-        "node_id": node.node_id,
-        "simulated": node.simulated,
-        "from_ns": node.from_ns,
-        "to_ns": node.to_ns,
-        "gpus": node.gpus,
-        "energy_j": node.energy_j,
-        "gpu_j": node.gpu_j,
-        "server_j": node.server_j,
-        "server_source": node.server_source,
-        "gpu_covered_ratio": node.gpu_covered_ratio,
-        "server_covered_ratio": node.server_covered_ratio,
-        "gpu_idle_w": {gpu_id: _idle(idle) for gpu_id, idle in sorted(node.gpu_idle.items())},
-        "server_idle_w": None if node.server_idle is None else _idle(node.server_idle),
-        "bridged_s": node.bridged_s,
-        "rebases": node.rebases,
-    }
-
-
-def _idle(idle: IdlePower) -> dict[str, Any]:
-    return {"watts": None if idle.source == "none" else idle.watts, "source": idle.source}
 
 
 def total_of(amounts: Iterable[Amount]) -> Amount:
