@@ -5,6 +5,7 @@ All methods block for a moment (files, /proc); the runner calls them on one thre
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -104,17 +105,23 @@ class Attempt:
 
     def ask_to_stop(self) -> None:
         """Leave the wish in the folder, and tell the shim."""
-        if not (self.folder / "stop").exists():
+        problem: OSError | None = None
+        try:
             write_file(self.folder / "stop", b"", sync=False)
+        except OSError as error:  # a full disk: the shim can still be told
+            problem = error
         crash_point("stop-written")
         self._stop_told = tell_shim(self.folder, "stop")
+        if problem is not None and not self._stop_told:
+            raise problem
 
     def kill(self, grace_s: float) -> None:
         """Begin to end it; `poll` sees it through."""
         if self.is_over:
             return
         grace_ms = max(0, int(grace_s * 1000))
-        write_file(self.folder / "killed", b"%d" % grace_ms, sync=False)
+        with contextlib.suppress(OSError):  # on a full disk the shim is told all the same
+            write_file(self.folder / "killed", b"%d" % grace_ms, sync=False)
         crash_point("kill-written")
         if not self.is_begun_or_begins():
             self.reports.add(self._released(), at_s=proc.boot_s())

@@ -93,6 +93,7 @@ class NodeRunner:
         self.root = Path(root).absolute()
         self._options = options or RunnerOptions()
         self._attempts: dict[Key, Attempt] = {}
+        self._problems: dict[Key, str] = {}
         self._unreaped: set[proc.ProcessId] = set()
         self._cgroups: Cgroups | str = "not looked for"
         self._boot = proc.boot_id()
@@ -301,10 +302,11 @@ class NodeRunner:
                 while not one.is_over:
                     await self._next_news()
         except TimeoutError:
+            problem = self._problems.get((job_id, attempt))
             raise EnvironmentFault(
                 f"node {self.node_id}: job {job_id!r}, attempt {attempt} is not gone"
-                f" {self._options.kill_limit_s:g} s after it was killed; look for processes that"
-                f" cannot end in {one.folder.name} (state D in ps)"
+                f" {self._options.kill_limit_s:g} s after it was killed: "
+                + (problem or "look for processes that cannot end (state D in ps)")
             ) from None
 
     async def list_running(self) -> tuple[tuple[str, int, tuple[str, ...]], ...]:
@@ -518,7 +520,9 @@ class NodeRunner:
         return CommandRefused(f"node {self.node_id}: job {one.order.job_id!r} was not started")
 
     def _drop(self, one: Attempt) -> None:
-        del self._attempts[one.order.job_id, one.order.attempt]
+        key = (one.order.job_id, one.order.attempt)
+        del self._attempts[key]
+        self._problems.pop(key, None)
         one.remove(self._job_folder(one.order.job_id) / "logs")
 
     def _remember_end(self, job_id: str, attempt: int) -> None:
@@ -537,13 +541,23 @@ class NodeRunner:
         for one in list(self._attempts.values()):
             before = len(one.reports.kept)
             if not one.is_over:
-                one.poll()
+                self._poll_one(one)
                 busy = busy or not one.is_over
                 if one.is_over and one.shim is not None:
                     self._unreaped.add(one.shim)
             news = news or len(one.reports.kept) > before
         self._unreaped = {shim for shim in self._unreaped if not proc.reap(shim)}
         return news, busy or bool(self._unreaped)
+
+    def _poll_one(self, one: Attempt) -> None:
+        """Look at one attempt. Whatever is wrong with its folder, the others go on."""
+        key = (one.order.job_id, one.order.attempt)
+        try:
+            one.poll()
+        except Exception as error:  # noqa: BLE001 - a job can write anything into its folder
+            self._problems[key] = f"{type(error).__name__}: {error}"
+        else:
+            self._problems.pop(key, None)
 
     # ---- on the loop -----------------------------------------------------------
 
@@ -589,4 +603,9 @@ class NodeRunner:
     async def _do(self, work: Callable[[], T]) -> T:
         if self._worker is None:
             raise InternalError(f"the runner of node {self.node_id} is not open: use `async with`")
-        return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+        except OSError as error:
+            raise EnvironmentFault(
+                f"node {self.node_id}: {error.filename or self.root}: {error.strerror or error}"
+            ) from error
