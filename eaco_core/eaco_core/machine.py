@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from eaco_core._records import NodeRecord
+    from eaco_core.cluster import NodeSpec, NodeState
     from eaco_core.decisions import Record
     from eaco_core.effects import Effect, Observation
     from eaco_core.events import Event
