@@ -17,6 +17,7 @@ from eaco_adapters.cli._process import Stopped
 from eaco_adapters.cli._shadow_words import print_report
 from eaco_adapters.shadow import Past, ShadowOptions, shadow_report
 from eaco_adapters.shadow.source import Intake, file_lines, stream_lines
+from eaco_core.rules import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,6 +92,12 @@ def _numbers(value: object, count: int, *, least: float, most: float) -> list[fl
     help="Type of GPUs that no NodeJoined describes.  [default: that of the profiles]",
 )
 @click.option(
+    "--gpu-mem-gib",
+    type=number(1e-3, 1e6),
+    metavar="GIB",
+    help="Memory of each GPU of which the history does not say it.",
+)
+@click.option(
     "--sleep/--no-sleep",
     "can_sleep",
     default=None,
@@ -134,6 +141,7 @@ def command(
     interference: tuple[float, float, float],
     assume_gpu_util: tuple[float, float],
     gpu_type: str | None,
+    gpu_mem_gib: float | None,
     can_sleep: bool | None,
     idle_w: float | None,
     sleep_w: float,
@@ -159,7 +167,7 @@ def command(
     if follow and every_s is None:
         every_s = 600.0
     name = "standard input" if events == "-" else events
-    past = Past(gpu_type)
+    past = Past(gpu_type, None if gpu_mem_gib is None else round(gpu_mem_gib * GIB))
     intake = Intake(past, name)
     several = every_s is not None
     due_s = None if every_s is None else time.monotonic() + every_s

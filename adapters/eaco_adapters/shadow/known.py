@@ -13,9 +13,29 @@ from eaco_core.jobs import SoloProfile
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from eaco_core.cluster import NodeReading
     from eaco_core.jobs import JobSpec
 
 _LAST = 50
+
+
+@define
+class Mean:
+    """The mean of what was added so far; None = nothing was."""
+
+    total: float = 0.0
+    count: int = 0
+
+    def add(self, value: float | None) -> None:
+        """Count one value; None was not measured."""
+        if value is not None:
+            self.total += value
+            self.count += 1
+
+    @property
+    def value(self) -> float | None:
+        """The mean."""
+        return self.total / self.count if self.count else None
 
 
 @define
@@ -23,19 +43,14 @@ class Seen:
     """What one workload was seen to do alone on one type of GPU, up to now."""
 
     epochs_s: list[float] = field(factory=list[float])
-    util_sum: float = 0.0
-    util_count: int = 0
+    util: Mean = field(factory=Mean)
+    mem_busy: Mean = field(factory=Mean)
     peak_mem_bytes: int | None = None
 
     @property
     def epoch_s(self) -> float | None:
         """The median of its last epochs; None = none was seen."""
         return median(self.epochs_s) if self.epochs_s else None
-
-    @property
-    def util_ratio(self) -> float | None:
-        """The mean of all readings; None = there was none."""
-        return self.util_sum / self.util_count if self.util_count else None
 
 
 class Known:
@@ -56,12 +71,14 @@ class Known:
             epochs_s.append(epoch_s)
             del epochs_s[:-_LAST]
 
-    def add_util(self, workload: str | None, gpu_type: str, util_ratio: float) -> None:
+    def add_reading(self, workload: str | None, gpu_type: str, reading: NodeReading) -> None:
         """A GPU was so busy while the workload was alone on it."""
         if workload is not None:
             seen = self._of(workload, gpu_type)
-            seen.util_sum += util_ratio
-            seen.util_count += 1
+            seen.util.add(reading.util_ratio)
+            seen.mem_busy.add(reading.mem_busy_ratio)
+            if reading.mem_used_bytes is not None:
+                self.add_mem(workload, gpu_type, reading.mem_used_bytes)
 
     def add_mem(self, workload: str | None, gpu_type: str, peak_bytes: int) -> None:
         """The workload used so much memory on a GPU."""
@@ -107,7 +124,10 @@ def filled(given: SoloProfile, seen: Seen | None) -> SoloProfile:
     return attrs.evolve(
         given,
         epoch_s=given.epoch_s if given.epoch_s is not None else seen.epoch_s,
-        util_ratio=given.util_ratio if given.util_ratio is not None else seen.util_ratio,
+        util_ratio=given.util_ratio if given.util_ratio is not None else seen.util.value,
+        mem_busy_ratio=(
+            given.mem_busy_ratio if given.mem_busy_ratio is not None else seen.mem_busy.value
+        ),
         peak_mem_bytes=(
             given.peak_mem_bytes if given.peak_mem_bytes is not None else seen.peak_mem_bytes
         ),

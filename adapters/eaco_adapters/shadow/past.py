@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs import define, field
 
-from eaco_adapters.shadow.known import Known
+from eaco_adapters.shadow.known import Known, Mean
 from eaco_core import effects as fx
 from eaco_core import events as ev
 from eaco_core.cluster import GpuSpec, NodeSpec
@@ -39,9 +39,9 @@ def _nobody() -> dict[Attempt, None]:
 class Attempt:
     """One time that a job was given GPUs. Times in s since the first step; None = not yet.
 
-    `held`: the GPUs, each with the time of its release. `computed_s`: time since JobStarted
-    until the process ended; `shared_s`: the part of it beside others. `alone_epochs`: (end,
-    seconds) of epochs without company. `end`: how it ended; "" = it has not.
+    `held`: the GPUs, each with the time of its release. `alone_s`: the length of each
+    epoch without company; `shared`: it ever had some; `company`: those that compute on its GPUs
+    now. `end`: how it ended; "" = it has not.
     """
 
     job_id: str
@@ -57,11 +57,10 @@ class Attempt:
     epochs: int = 0
     last_epoch_s: float | None = None
     alone_s: list[float] = field(factory=list[float])
-    shared_s: float = 0.0
+    shared: bool = False
     company: dict[Attempt, None] = field(factory=_nobody)
     company_since_s: float = 0.0
-    util_sum: float = 0.0
-    util_count: int = 0
+    util: Mean = field(factory=Mean)
 
     def __attrs_post_init__(self) -> None:
         self.held = dict.fromkeys(self.gpus)
@@ -107,10 +106,14 @@ class MeasuredEnergy:
 
 
 class Past:
-    """Takes the lines of a history in; `take` raises InputError for what cannot be."""
+    """Takes the lines of a history in; `take` raises InputError for what cannot be.
 
-    def __init__(self, gpu_type: str | None = None) -> None:
+    `gpu_type` and `gpu_mem_bytes` hold for GPUs of which the history does not say it.
+    """
+
+    def __init__(self, gpu_type: str | None = None, gpu_mem_bytes: int | None = None) -> None:
         self._given_type = gpu_type
+        self._given_mem_bytes = gpu_mem_bytes
         self.header: Header | None = None
         self.steps = 0
         self.first_s = 0.0
@@ -223,17 +226,34 @@ class Past:
         if known is None and self.jobs and any(job.attempts for job in self.jobs.values()):
             self.joined_late.add(node.node_id)
         gpus = {gpu.gpu_id: gpu for gpu in (known.gpus if known is not None else ())}
-        gpus.update({gpu.gpu_id: gpu for gpu in node.gpus})
+        gpus.update({gpu.gpu_id: self._completed(gpu) for gpu in node.gpus})
         for gpu_id in gpus:
             other = self._node_of(gpu_id)
-            if other is not None and other != node.node_id and other not in self.lost:
+            if other is None or other == node.node_id:
+                continue
+            if other not in self.lost:
                 raise InputError(
                     f"GPU {gpu_id} joins with node {node.node_id}, but it is on node {other}",
                     where=where,
                 )
+            self._take_away(gpu_id, other)
         self._gpus.update(gpus)
         self.nodes[node.node_id] = attrs.evolve(node, gpus=tuple(gpus.values()))
         self._places = None
+
+    def _completed(self, gpu: GpuSpec) -> GpuSpec:
+        if gpu.mem_bytes is not None or self._given_mem_bytes is None:
+            return gpu
+        return attrs.evolve(gpu, mem_bytes=self._given_mem_bytes)
+
+    def _take_away(self, gpu_id: str, node_id: str) -> None:
+        """Take a GPU from a node that was lost: it came back in another one."""
+        node = self.nodes[node_id]
+        rest = tuple(gpu for gpu in node.gpus if gpu.gpu_id != gpu_id)
+        if rest:
+            self.nodes[node_id] = attrs.evolve(node, gpus=rest)
+        else:
+            del self.nodes[node_id]
 
     def _node_of(self, gpu_id: str) -> str | None:
         if self._places is None:
@@ -265,14 +285,9 @@ class Past:
             (attempt,) = holders
             if not attempt.computing:
                 continue
-            gpu_type = self.gpu_type(reading.gpu_id)
-            if reading.mem_used_bytes is not None:
-                self._note_mem(attempt, gpu_type, reading.mem_used_bytes)
-            if reading.util_ratio is not None:
-                attempt.util_sum += reading.util_ratio
-                attempt.util_count += 1
-                workload = self.jobs[attempt.job_id].spec.workload
-                self.known.add_util(workload, gpu_type, reading.util_ratio)
+            attempt.util.add(reading.util_ratio)
+            workload = self.jobs[attempt.job_id].spec.workload
+            self.known.add_reading(workload, self.gpu_type(reading.gpu_id), reading)
 
     # -------------------------------------------------------------------- jobs
 
@@ -318,14 +333,20 @@ class Past:
 
     def _add_gpu(self, gpu_id: str, node_id: str, where: str | None) -> None:
         """See that the GPU is there; without NodeJoined events nodes are those that are named."""
-        if self._node_of(gpu_id) == node_id:
+        there = self._node_of(gpu_id)
+        if there == node_id:
             return
+        if there is not None:
+            raise InputError(
+                f"a job starts on GPU {gpu_id} of node {node_id}, but it is on node {there}",
+                where=where,
+            )
         if self.nodes and self.named_nodes:
             raise InputError(
                 f"a job starts on GPU {gpu_id} of node {node_id}, which never joined", where=where
             )
         self.named_nodes = False
-        spec = GpuSpec(gpu_id, self._default_type())
+        spec = GpuSpec(gpu_id, self._default_type(), self._given_mem_bytes)
         known = self.nodes.get(node_id)
         gpus = (spec,) if known is None else (*known.gpus, spec)
         self.nodes[node_id] = NodeSpec(node_id, gpus)
@@ -358,14 +379,9 @@ class Past:
     def _meet(self, attempt: Attempt, other: Attempt) -> None:
         for one, its in ((attempt, other), (other, attempt)):
             if its not in one.company:
-                self._settle(one)
                 one.company[its] = None
-
-    def _settle(self, attempt: Attempt) -> None:
-        """Book the time since its company changed."""
-        if attempt.company:
-            attempt.shared_s += self.now_s - attempt.company_since_s
-        attempt.company_since_s = self.now_s
+                one.company_since_s = self.now_s
+                one.shared = True
 
     def _epoch(self, event: ev.EpochCompleted, where: str | None) -> None:
         job = self._job(event.job_id, where)
@@ -421,10 +437,9 @@ class Past:
         if attempt.end:
             return
         if attempt.computing:
-            self._settle(attempt)
-            for other in list(attempt.company):
-                self._settle(other)
+            for other in attempt.company:
                 other.company.pop(attempt, None)
+                other.company_since_s = self.now_s
             attempt.company.clear()
             attempt.ended_s = self.now_s
         attempt.end = how

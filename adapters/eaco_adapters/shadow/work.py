@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import attrs
 from attrs import field, frozen
 
-from eaco_core.jobs import JobSpec, SoloProfile
+from eaco_core.jobs import JobSpec, ShareWith, SoloProfile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -110,7 +110,7 @@ def _work(past: Past, job: PastJob, assumed_util_ratio: float) -> Work | str:
     gpu_type = past.gpu_type(next(iter(ran[-1].gpus)))
     solo_s, why = _solo_s(past, job, ran, held, gpu_type)
     compute_s = sum(one.ended_s - one.started_s for one in held)
-    shared = any(attempt.shared_s for attempt in ran)
+    shared = any(attempt.shared for attempt in ran)
     clean = not shared and all(attempt.end in {"", "finished"} for attempt in ran)
     epochs = sum(attempt.epochs for attempt in ran)
     if clean or not solo_s:
@@ -136,7 +136,7 @@ def _work(past: Past, job: PastJob, assumed_util_ratio: float) -> Work | str:
         end_s=max(one.ended_s for one in held),
         finished=not unfinished and job.finished_s is not None,
         util_assumed=assumed,
-        alone=why or _alone(believed, gpu_type),
+        alone=why or _alone(believed, gpu_type, past.mem_limits.get(gpu_type)),
     )
 
 
@@ -179,7 +179,7 @@ def _solo_s(
     seen = past.known.seen(job.spec.workload, gpu_type)
     if seen is not None and seen.epoch_s is not None:
         return seen.epoch_s, ""
-    if any(attempt.shared_s for attempt in ran) and held:
+    if any(attempt.shared for attempt in ran) and held:
         return None, "it was never seen alone"
     return None, ""
 
@@ -197,13 +197,12 @@ def _truth(
     spec, known = job.spec, past.known
     given = spec.profile_on(gpu_type) or SoloProfile(gpu_type)
     seen = known.seen(spec.workload, gpu_type)
-    count = sum(attempt.util_count for attempt in ran)
+    count = sum(attempt.util.count for attempt in ran)
+    util_ratio = given.util_ratio
     if count:
-        util_ratio: float | None = sum(attempt.util_sum for attempt in ran) / count
-    elif seen is not None and seen.util_ratio is not None and given.util_ratio is None:
-        util_ratio = seen.util_ratio
-    else:
-        util_ratio = given.util_ratio
+        util_ratio = sum(attempt.util.total for attempt in ran) / count
+    elif seen is not None and util_ratio is None:
+        util_ratio = seen.util.value
     mem_bytes = given.peak_mem_bytes
     if mem_bytes is None and seen is not None:
         mem_bytes = seen.peak_mem_bytes
@@ -268,15 +267,18 @@ def _believed(past: Past, job: PastJob, truth: JobSpec) -> JobSpec:
     )
 
 
-def _alone(believed: JobSpec, gpu_type: str) -> str:
+def _alone(believed: JobSpec, gpu_type: str, mem_bytes: int | None) -> str:
     """Say what is missing for sharing; "" = nothing."""
-    profile = believed.profile_on(gpu_type)
-    if believed.workload is None:
-        return "it names no workload"
-    if believed.epochs is None:
-        return "it does not say how many epochs it has"
-    if profile is None or profile.epoch_s is None:
-        return "its epoch time alone was not known when it was submitted"
-    if profile.util_ratio is None:
-        return "its GPU utilisation was not known when it was submitted"
-    return ""
+    then = "was not known when it was submitted"
+    profile = believed.profile_on(gpu_type) or SoloProfile(gpu_type)
+    missing = {
+        "its user does not share": believed.exclusive or believed.share_with is ShareWith.NONE,
+        "it names no workload": believed.workload is None,
+        "it does not say how many epochs it has": believed.epochs is None,
+        f"its epoch time alone {then}": profile.epoch_s is None,
+        f"its GPU utilisation {then}": profile.util_ratio is None,
+        f"how busy it keeps the GPU memory {then}": profile.mem_busy_ratio is None,
+        f"its peak GPU memory {then}": profile.peak_mem_bytes is None,
+        "the memory of its GPUs is not known": mem_bytes is None,
+    }
+    return next((why for why, holds in missing.items() if holds), "")
