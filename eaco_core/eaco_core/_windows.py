@@ -154,10 +154,10 @@ class Windows:
             return
         window.restarts += 1
         window.epoch_s.clear()
-        for job in window.affected:
+        for affected in window.affected:
             # An epoch that runs now began in the window as it was before.
-            job.clean_since_s = self._c.now_s
-            job.acc_s, job.acc_epochs = 0.0, 0
+            affected.clean_since_s = self._c.now_s
+            affected.acc_s, affected.acc_epochs = 0.0, 0
         newcomer_id = window.newcomer.spec.job_id
         record = WindowRestarted(self._c.now_s, newcomer_id, window.restarts, reason)
         self._c.records.append(record)
