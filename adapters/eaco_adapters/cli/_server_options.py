@@ -45,7 +45,12 @@ def job_line(job: Mapping[str, Any]) -> tuple[str, ...]:
     if job["late"]:
         state += " (late)"
     said = job["why"] or job["hint"] or ""
-    return (str(job["job_id"]), state, epochs, str(job["gpus"]), beside, str(said))
+    return (str(job["job_id"]), state, epochs, str(job["gpus"]), beside, plain(str(said)))
+
+
+def plain(text: str) -> str:
+    """Give a text of somebody else so that it cannot steer the terminal or break a line."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 JOB_COLUMNS = ("job", "state", "epochs", "gpus", "beside", "why or hint")

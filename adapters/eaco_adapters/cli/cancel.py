@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from eaco_adapters.cli._output import print_json
 from eaco_adapters.cli._server_options import client_of, server_options
+from eaco_core.errors import InputError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,9 +23,17 @@ def command(
 ) -> None:
     """Cancel one JOB or more. One that runs is ended; one that has ended stays as it is."""
     client = client_of(server, token_file)
-    answers = [client.cancel(job) for job in jobs]
+    answers: list[dict[str, Any]] = []
+    refused: list[str] = []
+    for job in jobs:
+        try:
+            answers.append(client.cancel(job))
+        except InputError as error:
+            refused.append(str(error))
     if as_json:
         print_json({"jobs": answers})
-        return
-    for answer in answers:
-        click.echo(f"{answer['job_id']}: {answer['state']}")
+    else:
+        for answer in answers:
+            click.echo(f"{answer['job_id']}: {answer['state']}")
+    if refused:
+        raise InputError("; ".join(refused))

@@ -31,7 +31,7 @@ def command(*, job: str, follow: bool, server: str | None, token_file: Path | No
             continue
         attempt = part["attempt"]
         click.echo(part["text"], nl=False)
-        at_end = part["next_offset"] == offset
+        at_end = part["next_offset"] == part["offset"]
         offset = part["next_offset"]
         if at_end and (not follow or part["ended"]):
             return

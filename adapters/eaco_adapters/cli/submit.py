@@ -11,7 +11,8 @@ import click
 
 from eaco_adapters.cli._option_types import number
 from eaco_adapters.cli._output import note, print_json
-from eaco_adapters.cli._server_options import client_of, server_options
+from eaco_adapters.cli._server_options import client_of, plain, server_options
+from eaco_core.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,6 +46,9 @@ def _pair(value: object) -> tuple[str, str]:
     help="Peak memory on each GPU, if you know it.",
 )
 @click.option("--priority", type=click.IntRange(-1000, 1000), default=0, metavar="N")
+@click.option(
+    "--max-restarts", type=click.IntRange(0, 1000), metavar="N", help="After so many failures."
+)
 @click.option("--exclusive", is_flag=True, help="Never share its GPUs.")
 @click.option(
     "--share-with",
@@ -101,6 +105,7 @@ def command(
         request["mem_bytes"] = int(memory_gib * _GIB)
     if gpu_types:
         request["gpu_types"] = list(gpu_types)
+    _check_text(command)
     job = client_of(server, token_file).submit(request)
     if as_json:
         print_json(job)
@@ -109,9 +114,18 @@ def command(
     _say(job)
 
 
+def _check_text(command: tuple[str, ...]) -> None:
+    """Refuse an argument with bytes that are no text: no JSON can hold it."""
+    for word in command:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise InputError(f"the argument {word!r} is no text in UTF-8") from None
+
+
 def _say(job: Mapping[str, Any]) -> None:
     if job["hint"]:
-        note(f"hint: {job['hint']}")
+        note(plain(f"hint: {job['hint']}"))
 
 
 def _user() -> str:

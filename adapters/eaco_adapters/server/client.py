@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 SERVER_VARIABLE: Final = "EACO_SERVER"
 TOKEN_VARIABLE: Final = "EACO_TOKEN"  # noqa: S105 - the name of a variable
+MAX_REQUEST_BYTES: Final = 1 << 20
+"""As `api.MAX_BODY_BYTES`, which needs an extra."""
 _MOST_BYTES: Final = 256 << 20
 
 
@@ -64,12 +66,16 @@ def find_server(given: str | None, token_file: Path | None, default_socket: Path
 
 
 def _token(path: Path | None) -> str | None:
-    if path is None:
-        return os.environ.get(TOKEN_VARIABLE)
+    where = TOKEN_VARIABLE if path is None else str(path)
     try:
-        return path.read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"the token cannot be read: {error}", where=str(path)) from None
+        token = os.environ.get(TOKEN_VARIABLE) if path is None else path.read_text("utf-8").strip()
+    except OSError as error:
+        raise InputError(f"the token cannot be read: {error.strerror}", where=where) from None
+    except UnicodeDecodeError:
+        raise InputError("the token is not text", where=where) from None
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise InputError("the token has a character that none has", where=where)  # not which
+    return token
 
 
 class Client:
@@ -83,29 +89,31 @@ class Client:
         """Submit a job; give it as it is now."""
         return self._json("POST", "/v1/jobs", body=request)
 
-    def jobs(self, *, state: str | None = None, limit: int = 1000) -> dict[str, Any]:
-        """List jobs."""
-        query: dict[str, Any] = {"limit": limit}
+    def jobs(
+        self, *, state: str | None = None, limit: int = 1000, offset: int = 0
+    ) -> dict[str, Any]:
+        """List jobs in the order of submission; `state` may also be `open` or `ended`."""
+        query: dict[str, Any] = {"limit": limit, "offset": offset}
         if state is not None:
             query["state"] = state
         return self._json("GET", f"/v1/jobs?{urlencode(query)}")
 
     def job(self, job_id: str) -> dict[str, Any]:
         """Give one job."""
-        return self._json("GET", f"/v1/jobs/{quote(job_id, safe='')}")
+        return self._json("GET", _job_path(job_id))
 
     def cancel(self, job_id: str) -> dict[str, Any]:
         """Cancel a job."""
-        return self._json("DELETE", f"/v1/jobs/{quote(job_id, safe='')}")
+        return self._json("DELETE", _job_path(job_id))
 
     def story(self, job_id: str) -> dict[str, Any]:
         """Tell why a job is where it is."""
-        return self._json("GET", f"/v1/jobs/{quote(job_id, safe='')}/story")
+        return self._json("GET", f"{_job_path(job_id)}/story")
 
     def log(self, job_id: str, offset: int = 0, limit: int = 65_536) -> dict[str, Any]:
         """Give what a job printed, from an offset on."""
         query = urlencode({"offset": offset, "limit": limit})
-        return self._json("GET", f"/v1/jobs/{quote(job_id, safe='')}/log?{query}")
+        return self._json("GET", f"{_job_path(job_id)}/log?{query}")
 
     def nodes(self) -> dict[str, Any]:
         """List nodes."""
@@ -113,7 +121,7 @@ class Client:
 
     def drain(self, node_id: str, *, drained: bool = True) -> dict[str, Any]:
         """Keep new jobs off a node, or let them again."""
-        path = f"/v1/nodes/{quote(node_id, safe='')}/drain"
+        path = f"/v1/nodes/{_quoted(node_id, 'node')}/drain"
         return self._json("POST", path, body={"drained": drained})
 
     def status(self) -> dict[str, Any]:
@@ -156,8 +164,20 @@ class Client:
         if body is not None:
             headers["content-type"] = "application/json"
             data = json.dumps(body).encode()
+            if len(data) > MAX_REQUEST_BYTES:
+                raise InputError(
+                    f"this request has {len(data)} bytes; a server takes {MAX_REQUEST_BYTES}"
+                )
         connection.request(verb, path, body=data, headers=headers)
-        return connection.getresponse()
+        try:
+            return connection.getresponse()
+        except (http.client.RemoteDisconnected, ConnectionError) as error:
+            if verb != "POST":
+                raise
+            raise EnvironmentFault(
+                f"the server at {self.address} went away before it answered; whether it took this "
+                "is not known, `eaco jobs` tells (with --job-id the same may be given again)"
+            ) from error
 
     @contextmanager
     def _connected(self, timeout_s: float | None) -> Generator[http.client.HTTPConnection]:
@@ -194,8 +214,20 @@ class Client:
             sentence = str(cast("dict[str, Any]", json.loads(data))["error"])
         except (ValueError, KeyError, TypeError):
             sentence = f"the server at {self.address} answered with status {status}"
+            if status == HTTPStatus.SERVICE_UNAVAILABLE:
+                sentence = f"the server at {self.address} has too much to do; try again later"
         its_fault = status >= HTTPStatus.INTERNAL_SERVER_ERROR
         return EnvironmentFault(sentence) if its_fault else InputError(sentence)
+
+
+def _job_path(job_id: str) -> str:
+    return f"/v1/jobs/{_quoted(job_id, 'job')}"
+
+
+def _quoted(name: str, what: str) -> str:
+    if not name or name in {".", ".."}:
+        raise InputError(f"there is no {what} {name!r}")
+    return quote(name, safe="", errors="surrogateescape")
 
 
 class _UnixConnection(http.client.HTTPConnection):

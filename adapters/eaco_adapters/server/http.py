@@ -93,6 +93,7 @@ def make_app(service: Service, *, version: str, token: str | None = None) -> ASG
     """Make the app. With a `token` every request needs it."""
     routes = _Routes(service, version)
     app = Starlette(routes=[*routes.all()], exception_handlers={404: _no_route, 405: _no_method})
+    app.router.redirect_slashes = False
     return app if token is None else _TokenGate(app, token)
 
 
@@ -127,6 +128,7 @@ class _Routes:
         return _json(view, 201 if is_new else 200)
 
     async def jobs(self, request: Request) -> Response:
+        _only(request, "state", "offset", "limit")
         state = request.query_params.get("state")
         offset = _whole(request, "offset", 0, least=0, most=_LARGEST)
         limit = _whole(request, "limit", 1000, least=1, most=_MOST_LISTED)
@@ -142,6 +144,7 @@ class _Routes:
         return _json(await self._service.story(request.path_params["job_id"]))
 
     async def log(self, request: Request) -> Response:
+        _only(request, "offset", "limit")
         offset = _whole(request, "offset", 0, least=0, most=_LARGEST)
         limit = _whole(request, "limit", 65_536, least=1, most=_MOST_LOG_BYTES)
         return _json(await self._service.log(request.path_params["job_id"], offset, limit))
@@ -211,8 +214,19 @@ def _answered(handler: Handler) -> Handler:
         except EacoError:
             _LOG.exception("a request met a fault of the server")
             return _problem(503, "the server met a fault of its own; its log has the details")
+        except Exception:  # noqa: BLE001 - one sentence also for what nobody thought of
+            _LOG.exception("a request met a fault of the server")
+            return _problem(500, "the server met a fault of its own; its log has the details")
 
     return answer
+
+
+def _only(request: Request, *names: str) -> None:
+    """Refuse query parameters that do not exist: a misspelt one would be without effect."""
+    unknown = sorted(set(request.query_params) - set(names))
+    if unknown:
+        known = f"; there are {', '.join(names)}" if names else ""
+        raise _Refusal(400, f"there is no query parameter `{unknown[0]}` here{known}")
 
 
 async def _body(request: Request) -> bytes:

@@ -7,6 +7,7 @@ disk before the scheduler hears of the job, so that no job is ever known without
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -106,7 +107,7 @@ class JobBook:
             )
         )
         path = self._path(entry.job_id)
-        beside = path.with_suffix(".new")
+        beside = self._folder / f"{entry.job_id}.new"
         try:
             handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with open(handle, "wb") as stream:  # noqa: PTH123 - a handle with its own permissions
@@ -116,15 +117,29 @@ class JobBook:
             beside.replace(path)
             _sync(self._folder)
         except OSError as error:
-            beside.unlink(missing_ok=True)
+            with suppress(OSError):
+                beside.unlink(missing_ok=True)
             raise EnvironmentFault(
                 f"job {entry.job_id} cannot be written to {path}: {error.strerror}"
             ) from error
 
     def drop(self, job_id: str) -> None:
-        """Forget a job that the scheduler never took."""
+        """Forget a job that the scheduler refused."""
         self._entries.pop(job_id, None)
-        self._path(job_id).unlink(missing_ok=True)
+        with suppress(OSError):  # the next start sets it aside
+            self._path(job_id).unlink(missing_ok=True)
+
+    def set_aside(self, job_id: str) -> None:
+        """Forget a job of which the journal knows nothing; its file stays under another name.
+
+        Raises EnvironmentFault.
+        """
+        self._entries.pop(job_id, None)
+        path = self._path(job_id)
+        try:
+            path.replace(self._folder / f"{job_id}.unknown")
+        except OSError as error:
+            raise EnvironmentFault(f"{path} cannot be renamed: {error.strerror}") from error
 
     def _path(self, job_id: str) -> Path:
         return self._folder / f"{job_id}.json"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvicorn
 
+from eaco_adapters.server.connection import Connection
 from eaco_core.errors import EnvironmentFault, InputError
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 _BACKLOG: Final = 512
-_CONCURRENCY: Final = 512
+_CONCURRENCY: Final = 256
 _SHORTEST_TOKEN: Final = 16
 _STOP_S: Final = 5
 
@@ -40,7 +41,7 @@ async def serve_http(app: ASGIApp, listener: socket.socket, stop: asyncio.Event)
         lifespan="off",
         log_config=None,
         access_log=False,
-        http="h11",
+        http=Connection,
         ws="none",
         limit_concurrency=_CONCURRENCY,
         timeout_keep_alive=15,

@@ -27,9 +27,13 @@ class Operation:
 
 
 _PAGE: Final = (
-    ("state", {"type": "string", "maxLength": 32}, "Only jobs in this state."),
+    (
+        "state",
+        {"type": "string", "maxLength": 32},
+        "Only jobs in this state; `open`: not ended, `ended`: any end.",
+    ),
     ("limit", {"type": "integer", "minimum": 1, "maximum": 10_000}, "At most so many."),
-    ("offset", {"type": "integer", "minimum": 0, "maximum": 10**9}, "Leave out the first ones."),
+    ("offset", {"type": "integer", "minimum": 0, "maximum": 1 << 50}, "Leave out the first ones."),
 )
 _LOG: Final = (
     ("offset", {"type": "integer", "minimum": 0, "maximum": 1 << 50}, "Where to read from."),

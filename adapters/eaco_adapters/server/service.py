@@ -6,45 +6,56 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from eaco_adapters.server import api
+from eaco_adapters.server.catching_up import note_event
 from eaco_adapters.server.clock import Anchor, write_anchor
 from eaco_adapters.server.deadline import format_wall, parse_deadline
 from eaco_adapters.server.http import NotFound
 from eaco_adapters.server.job_book import JobEntry
-from eaco_adapters.server.submission import check_program, hint_for, job_of, launch_of
+from eaco_adapters.server.output import read_output
+from eaco_adapters.server.streams import Streams
+from eaco_adapters.server.submission import check_program, job_of, launch_of
+from eaco_adapters.server.views import GROUPS, job_view, metrics_text, node_list, stem
 from eaco_core import events as ev
 from eaco_core.decisions import Waits
-from eaco_core.errors import EacoError, EventRefused, InputError
+from eaco_core.effects import StartJob
+from eaco_core.errors import EacoError, EnvironmentFault, EventRefused, InputError
 from eaco_core.explain import explain_job
-from eaco_core.history import Step, encode
 from eaco_core.jobs import JobState
-from eaco_core.states import TERMINAL
+from eaco_core.states import HOLDING, TERMINAL
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from pathlib import Path
 
     from eaco_adapters.launch import LaunchSpec
     from eaco_adapters.server.clock import SystemClock
     from eaco_adapters.server.config import ServerConfig
     from eaco_adapters.server.job_book import JobBook
+    from eaco_adapters.server.output import OutputPart
     from eaco_adapters.server.submission import Cluster
+    from eaco_core.cluster import NodeReading
     from eaco_core.driver import Driver, Fault
-    from eaco_core.history import Line
+    from eaco_core.history import Line, Step
     from eaco_core.snapshot import JobSnapshot
 
 _LOG: Final = logging.getLogger("eaco.server")
-_STREAM_SIZE: Final = 10_000
-_RUNNING: Final = frozenset({JobState.STARTING, JobState.OBSERVING, JobState.SETTLED})
+_READERS: Final = 2
+_TRIES: Final = 3
+
+T = TypeVar("T")
 
 
 class SchedulerService:
     """Answers for one driver. See `eaco_adapters.server.http.Service`.
 
-    `read_journal` gives the lines of the journal for stories; `log_of` gives the file with what an
-    attempt printed. Every method runs in the driver's loop; what blocks runs in a thread.
+    `read_journal` gives the lines of the journal for stories; `log_of` gives the files with what an
+    attempt printed, oldest first. Every method runs in the driver's loop; what blocks runs in a
+    thread, and what reads for clients in threads of its own, so that it never delays a decision.
     """
 
     def __init__(
@@ -56,7 +67,7 @@ class SchedulerService:
         clock: SystemClock,
         cluster: Callable[[], Cluster],
         read_journal: Callable[[str], Iterable[Line]],
-        log_of: Callable[[str, int], Path | None],
+        log_of: Callable[[str, int], Sequence[Path]],
         version: str,
     ) -> None:
         self._config = config
@@ -68,7 +79,12 @@ class SchedulerService:
         self._log_of = log_of
         self._version = version
         self._arriving: dict[str, asyncio.Future[None]] = {}
-        self._streams: set[asyncio.Queue[bytes | None]] = set()
+        self._streams = Streams()
+        self._readings: dict[str, NodeReading] = {}
+        self._begun = {
+            job_id for job_id, state in driver.machine.states().items() if state in HOLDING
+        }
+        self._readers = ThreadPoolExecutor(_READERS, "eaco-reader")
         self._unwritten: set[str] = set()
         self._write_now = asyncio.Event()
         self._last_fault: str | None = None
@@ -89,28 +105,36 @@ class SchedulerService:
                 entry = self._book.get(record.job_id)
                 if entry is not None:
                     entry.why = record.reason
-        job_id = getattr(event, "job_id", None)
-        if isinstance(job_id, str):
-            self._note(event, job_id)
-        if isinstance(event, ev.ClockAnchored):
-            write_anchor(self._config.state_dir / "clock.json", Anchor(event.t_s, event.wall_s))
-        if self._streams:
-            line = encode(step).encode() + b"\n"
-            for stream in list(self._streams):
-                self._offer(stream, line)
+        self._begun.update(one.job_id for one in step.effects if isinstance(one, StartJob))
+        if isinstance(event, ev.NodeSampled):
+            self._readings.update({reading.gpu_id: reading for reading in event.readings})
+        elif isinstance(event, ev.JobEvent | ev.JobCancelled):
+            self._note(event, event.job_id)
+        elif isinstance(event, ev.ClockAnchored):
+            anchor = Anchor(event.t_s, event.wall_s)
+            write_anchor(self._config.state_dir / "clock.json", anchor)
+        else:  # a lost node or a timer may end jobs that it does not name
+            for job_id in tuple(self._begun):
+                self._look_at_end(job_id)
+        self._streams.give(step)
 
-    def _note(self, event: ev.Event, job_id: str) -> None:
+    def _note(self, event: ev.JobEvent | ev.JobCancelled, job_id: str) -> None:
         entry = self._book.get(job_id)
         if entry is None:
             return
         if isinstance(event, ev.JobStarted) and entry.started_wall_s is None:
             entry.started_wall_s = time.time()
             self._write_later(job_id)
-        if isinstance(event, ev.JobFailed):
-            entry.exit_code = event.exit_code
-        if entry.ended_wall_s is None and self._driver.machine.job(job_id).state in TERMINAL:
-            entry.ended_wall_s = time.time()
-            self._write_later(job_id)
+        note_event(entry, event)
+        self._look_at_end(job_id)
+
+    def _look_at_end(self, job_id: str) -> None:
+        entry = self._book.get(job_id)
+        if self._driver.machine.job(job_id).state in TERMINAL:
+            self._begun.discard(job_id)
+            if entry is not None and entry.ended_wall_s is None:
+                entry.ended_wall_s = time.time()
+                self._write_later(job_id)
 
     async def write_entries(self) -> None:
         """Bring what changed in the job book to the disk, for ever."""
@@ -137,6 +161,17 @@ class SchedulerService:
                     _LOG.warning("%s", error)
         self._unwritten.clear()
 
+    def end_streams(self) -> None:
+        """Let go of everyone who follows the steps."""
+        self._streams.close()
+
+    def close(self) -> None:
+        """End the threads that read for clients."""
+        self._readers.shutdown(wait=True, cancel_futures=True)
+
+    async def _read(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._readers, work)
+
     def _write_later(self, job_id: str) -> None:
         self._unwritten.add(job_id)
         self._write_now.set()
@@ -153,13 +188,15 @@ class SchedulerService:
     async def submit(self, request: api.SubmitRequest) -> tuple[api.JobView, bool]:
         """Submit a job; True if it is new."""
         if request.job_id is not None:
+            while (arriving := self._arriving.get(request.job_id)) is not None:
+                await asyncio.shield(arriving)
             known = self._book.get(request.job_id)
             if known is not None:
-                return await self._again(known, request), False
-        check_program(request)
+                return self._again(known, request), False
         launch_of(request)
+        check_program(request)
         wall_s = time.time()
-        job_id = request.job_id or self._book.free_id(request.name or _stem(request.command[0]))
+        job_id = request.job_id or self._book.free_id(request.name or stem(request.command[0]))
         user = request.user or ""
         job = job_of(
             request,
@@ -178,9 +215,10 @@ class SchedulerService:
         try:
             await asyncio.to_thread(self._book.write, entry)
             await self._driver.submit(job)
+        except asyncio.CancelledError:
+            raise  # whether the scheduler has it is not known: the next start sees
         except BaseException:
-            # Whether the scheduler has it is not known if this was cancelled: then it stays.
-            if job_id not in self._driver.snapshot().jobs:
+            if self._state(job_id) is None:
                 self._book.drop(job_id)
             raise
         finally:
@@ -188,11 +226,8 @@ class SchedulerService:
             arrived.set_result(None)
         return self.job(job_id), True
 
-    async def _again(self, known: JobEntry, request: api.SubmitRequest) -> api.JobView:
+    def _again(self, known: JobEntry, request: api.SubmitRequest) -> api.JobView:
         """Answer for a job id that is taken: the same request is the same job."""
-        arriving = self._arriving.get(known.job_id)
-        if arriving is not None:
-            await asyncio.shield(arriving)
         if known.request != request:
             raise EventRefused(
                 f"the job id {known.job_id} is taken by another job",
@@ -203,30 +238,26 @@ class SchedulerService:
 
     def jobs(self, state: str | None, offset: int, limit: int) -> api.JobList:
         """List jobs, in the order in which they were submitted."""
-        if state is not None and state not in {one.value for one in JobState}:
-            known = ", ".join(one.value for one in JobState)
-            raise InputError(f"there is no state {state!r}; known are {known}")
-        snapshot = self._driver.snapshot()
+        wanted = None if state is None else GROUPS.get(state)
+        if state is not None and wanted is None:
+            raise InputError(f"there is no state {state!r}; known are {', '.join(GROUPS)}")
+        machine = self._driver.machine
         found = [
             entry
-            for entry in self._book
-            if entry.job_id in snapshot.jobs
-            and (state is None or snapshot.jobs[entry.job_id].state.value == state)
+            for job_id, now in machine.states().items()
+            if (wanted is None or now in wanted)
+            and job_id not in self._arriving
+            and (entry := self._book.get(job_id)) is not None
         ]
-        found.sort(key=lambda entry: (entry.submitted_wall_s, entry.job_id))
-        residents = {gpu_id: gpu.residents for gpu_id, gpu in snapshot.gpus.items()}
+        residents = self._residents()
         shown = found[offset : offset + limit]
-        views = [self._view(entry, snapshot.jobs[entry.job_id], residents) for entry in shown]
+        views = [job_view(entry, machine.job(entry.job_id), residents) for entry in shown]
         return api.JobList(jobs=views, total=len(found))
 
     def job(self, job_id: str) -> api.JobView:
         """Give one job. Raises NotFound."""
         entry, job = self._find(job_id)
-        residents: dict[str, tuple[str, ...]] = {}
-        if job.gpus:
-            gpus = self._driver.snapshot().gpus
-            residents = {gpu_id: gpus[gpu_id].residents for gpu_id in job.gpus if gpu_id in gpus}
-        return self._view(entry, job, residents)
+        return job_view(entry, job, self._residents() if job.gpus else {})
 
     async def cancel(self, job_id: str) -> api.JobView:
         """Cancel a job; one that has ended stays as it is. Raises NotFound."""
@@ -237,7 +268,7 @@ class SchedulerService:
     async def story(self, job_id: str) -> api.Story:
         """Tell why a job is where it is, from the journal. Raises NotFound."""
         self._find(job_id)
-        told = await asyncio.to_thread(lambda: explain_job(self._read_journal(job_id), job_id))
+        told = await self._read(lambda: explain_job(self._read_journal(job_id), job_id))
         return api.Story(
             job_id=job_id,
             sentences=[
@@ -251,18 +282,40 @@ class SchedulerService:
     async def log(self, job_id: str, offset: int, limit: int) -> api.LogPart:
         """Give what the newest attempt of a job printed. Raises NotFound."""
         _, job = self._find(job_id)
-        path = self._log_of(job_id, job.attempt) if job.attempt else None
-        data = b"" if path is None else await asyncio.to_thread(_read, path, offset, limit)
-        text = data.decode("utf-8", errors="replace")
-        ended = job.state in TERMINAL and len(data) < limit
+        ended = job.state in TERMINAL
+        part = await self._output(job_id, job.attempt, offset, limit, ended=ended)
         return api.LogPart(
             job_id=job_id,
             attempt=job.attempt,
-            text=text,
-            offset=offset,
-            next_offset=offset + len(data),
-            ended=ended,
+            text=part.text,
+            offset=part.offset,
+            next_offset=part.next_offset,
+            ended=ended and part.is_last,
         )
+
+    async def _output(
+        self, job_id: str, attempt: int, offset: int, limit: int, *, ended: bool
+    ) -> OutputPart:
+        for _ in range(_TRIES):
+            paths = self._log_of(job_id, attempt) if attempt else ()
+            try:
+                return await self._read(partial(read_output, paths, offset, limit, ended=ended))
+            except FileNotFoundError:
+                continue  # it was moved between these two lines
+            except OSError as error:
+                raise EnvironmentFault(
+                    f"the output of job {job_id} cannot be read: {error.strerror}"
+                ) from error
+        raise EnvironmentFault(f"the output of job {job_id} is being moved; ask again")
+
+    def _residents(self) -> dict[str, tuple[str, ...]]:
+        return {gpu_id: gpu.residents for gpu_id, gpu in self._driver.machine.gpus().items()}
+
+    def _state(self, job_id: str) -> JobState | None:
+        try:
+            return self._driver.machine.job(job_id).state
+        except KeyError:
+            return None
 
     def _find(self, job_id: str) -> tuple[JobEntry, JobSnapshot]:
         entry = self._book.get(job_id)
@@ -273,85 +326,33 @@ class SchedulerService:
                 pass
         raise NotFound(f"there is no job {job_id!r}")
 
-    def _view(
-        self, entry: JobEntry, job: JobSnapshot, residents: dict[str, tuple[str, ...]]
-    ) -> api.JobView:
-        others = {one for gpu_id in job.gpus for one in residents.get(gpu_id, ())} - {entry.job_id}
-        request = entry.request
-        end_s = entry.ended_wall_s or time.time()
-        deadline_s = entry.deadline_wall_s
-        return api.JobView(
-            job_id=entry.job_id,
-            name=request.name or _stem(request.command[0]),
-            state=job.state.value,
-            command=request.command,
-            gpus=request.gpus,
-            submitted=format_wall(entry.submitted_wall_s),
-            user=entry.user or None,
-            workload=request.workload,
-            started=_wall(entry.started_wall_s),
-            ended=_wall(entry.ended_wall_s),
-            deadline=_wall(deadline_s),
-            late=None if deadline_s is None else end_s > deadline_s,
-            attempt=job.attempt,
-            epochs_done=job.epochs_done,
-            epochs=request.epochs,
-            gpu_ids=list(job.gpus),
-            sharing_with=sorted(others),
-            undos=job.undos,
-            why=entry.why if job.state is JobState.QUEUED else None,
-            hint=None if job.state in TERMINAL else hint_for(job.job),
-            exit_code=entry.exit_code,
-        )
-
     # ---- the rest ------------------------------------------------------------------------
 
     def nodes(self) -> api.NodeList:
         """List nodes with their GPUs."""
-        snapshot = self._driver.snapshot()
         simulated = {node.node_id for node in self._config.nodes if node.simulated}
-        return api.NodeList(
-            nodes=[
-                api.NodeView(
-                    node_id=node_id,
-                    state=state.value,
-                    drained=all(snapshot.gpus[gpu.gpu_id].drained for gpu in spec.gpus),
-                    simulated=node_id in simulated,
-                    gpus=[
-                        api.GpuView(
-                            gpu_id=gpu.gpu_id,
-                            gpu_type=gpu.gpu_type,
-                            mem_bytes=gpu.mem_bytes,
-                            up=snapshot.gpus[gpu.gpu_id].up,
-                            jobs=list(snapshot.gpus[gpu.gpu_id].residents),
-                        )
-                        for gpu in spec.gpus
-                    ],
-                )
-                for node_id, (spec, state) in snapshot.nodes.items()
-            ]
-        )
+        return node_list(self._driver.machine, self._readings, simulated)
 
     async def drain(self, node_id: str, *, drained: bool) -> api.NodeList:
         """Keep new jobs off a node, or let them again. Raises NotFound."""
-        if node_id not in self._driver.snapshot().nodes:
+        if node_id not in self._driver.machine.nodes():
             raise NotFound(f"there is no node {node_id!r}")
         await self._driver.ask(ev.NodeDrained(0.0, node_id, drained))
         return self.nodes()
 
     def status(self) -> api.Status:
         """Tell how the server is."""
-        snapshot = self._driver.snapshot()
-        states = Counter(job.state for job in snapshot.jobs.values())
+        machine = self._driver.machine
+        states = Counter(machine.states().values())
         return api.Status(
             name=self._config.name,
             version=self._version,
             policy=self._config.policy,
-            term=snapshot.term,
+            term=machine.term,
             now_s=self._clock.now_s(),
-            steps=snapshot.seq,
+            steps=machine.seq,
             queued=states[JobState.QUEUED],
-            running=sum(states[state] for state in _RUNNING),
+            running=sum(states[state] for state in HOLDING),
             ended=sum(states[state] for state in TERMINAL),
             faults=self._driver.faults,
             last_fault=self._last_fault,
@@ -360,64 +361,11 @@ class SchedulerService:
 
     def metrics(self) -> str:
         """Give figures in the text format of Prometheus."""
-        snapshot = self._driver.snapshot()
-        states = Counter(job.state.value for job in snapshot.jobs.values())
-        lines = ["# HELP eaco_jobs Jobs by state.", "# TYPE eaco_jobs gauge"]
-        lines += [f'eaco_jobs{{state="{one.value}"}} {states[one.value]}' for one in JobState]
-        held = sum(bool(gpu.residents) for gpu in snapshot.gpus.values())
-        shared = sum(len(gpu.residents) > 1 for gpu in snapshot.gpus.values())
-        for name, kind, what, value in (
-            ("eaco_gpus", "gauge", "GPUs of the cluster.", len(snapshot.gpus)),
-            ("eaco_gpus_held", "gauge", "GPUs that a job holds.", held),
-            ("eaco_gpus_shared", "gauge", "GPUs that several jobs hold.", shared),
-            ("eaco_steps_total", "counter", "Steps of the scheduler.", snapshot.seq),
-            (
-                "eaco_faults_total",
-                "counter",
-                "Calls to the outside that failed.",
-                self._driver.faults,
-            ),
-            ("eaco_term", "gauge", "Term of this scheduler.", snapshot.term),
-        ):
-            lines += [f"# HELP {name} {what}", f"# TYPE {name} {kind}", f"{name} {value}"]
-        return "\n".join(lines) + "\n"
+        return metrics_text(self._driver.machine, self._driver.faults, len(self._streams))
 
-    async def steps(self) -> AsyncIterator[bytes]:
+    def steps(self) -> AsyncIterator[bytes]:
         """Give every step from now on, as lines of history.
 
         A reader that falls behind by many steps is cut off with a line that says so.
         """
-        stream: asyncio.Queue[bytes | None] = asyncio.Queue(_STREAM_SIZE)
-        self._streams.add(stream)
-        try:
-            while (line := await stream.get()) is not None:
-                yield line
-            yield b'{"error":"the reader is too slow, steps were left out; connect again"}\n'
-        finally:
-            self._streams.discard(stream)
-
-    def _offer(self, stream: asyncio.Queue[bytes | None], line: bytes) -> None:
-        if stream.full():
-            while not stream.empty():
-                stream.get_nowait()
-            stream.put_nowait(None)
-            self._streams.discard(stream)
-            return
-        stream.put_nowait(line)
-
-
-def _wall(wall_s: float | None) -> str | None:
-    return None if wall_s is None else format_wall(wall_s)
-
-
-def _stem(program: str) -> str:
-    return program.rstrip("/").rpartition("/")[2] or "job"
-
-
-def _read(path: Path, offset: int, limit: int) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            stream.seek(offset)
-            return stream.read(limit)
-    except OSError:
-        return b""
+        return self._streams.follow()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import secrets
@@ -19,7 +20,8 @@ from attrs import define, field
 from eaco_adapters.executors.local import LocalExecutor
 from eaco_adapters.journal.opening import open_journal
 from eaco_adapters.journal.reader import JournalReader
-from eaco_adapters.journal.snapshots import write_snapshot
+from eaco_adapters.journal.snapshots import read_snapshot, write_snapshot
+from eaco_adapters.server.catching_up import TYPES, complete, set_aside_unknown
 from eaco_adapters.server.clock import SystemClock, read_anchor
 from eaco_adapters.server.http import make_app
 from eaco_adapters.server.job_book import JobBook
@@ -40,7 +42,7 @@ from eaco_telemetry.samples import node_readings
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Coroutine, Iterator, Mapping
+    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from eaco_adapters.journal.opening import Opened
@@ -51,12 +53,13 @@ if TYPE_CHECKING:
     from eaco_core.driver import Fault
     from eaco_core.history import Line, Step
     from eaco_core.ports import Executor, Journal
-    from eaco_core.snapshot import SchedulerState
+    from eaco_core.snapshot import GpuSnapshot
     from eaco_predictors.profile_table import ProfileTable
     from eaco_telemetry.sampler import Sampler
 
 _LOG: Final = logging.getLogger("eaco.server")
 _SNAPSHOT_EVERY: Final = 5000
+_NAMED: Final = 5
 
 
 @define
@@ -99,11 +102,12 @@ class Server:
     async def _run(self, opened: Opened, stop: asyncio.Event) -> None:
         state_dir = self.config.state_dir
         machine = opened.machine
-        book = JobBook(state_dir / "jobs")
-        known = machine.snapshot().jobs
-        for entry in list(book):
-            if entry.job_id not in known:  # its submission was never answered
-                book.drop(entry.job_id)
+        book = await asyncio.to_thread(JobBook, state_dir / "jobs")
+        unknown = set_aside_unknown(book, machine)
+        if unknown:  # their submission was never answered, or the journal is another one
+            self.notes.append(
+                f"the journal knows nothing of {_some(unknown)}: set aside in {state_dir / 'jobs'}"
+            )
         async with contextlib.AsyncExitStack() as stack:
             await asyncio.to_thread(self._open_nodes, state_dir / "nodes")
             for node in self.nodes:
@@ -113,6 +117,9 @@ class Server:
             executor = LocalExecutor([node.runner for node in self.nodes], self._launch)
             await stack.enter_async_context(executor)
             clock = SystemClock(machine.now_s, read_anchor(state_dir / "clock.json"))
+            await asyncio.to_thread(
+                complete, book, machine, lambda: _endings(opened), clock.wall_of
+            )
             self.driver = driver = Driver(
                 machine,
                 executor if self.wrap_executor is None else self.wrap_executor(executor),
@@ -129,11 +136,12 @@ class Server:
                 driver=driver,
                 book=book,
                 clock=clock,
-                cluster=lambda: _cluster(driver.snapshot(), profiles),
+                cluster=lambda: _cluster(machine.gpus(), profiles),
                 read_journal=lambda text: _lines(state_dir / "journal", text),
                 log_of=self._log_of,
                 version=self.version,
             )
+            stack.callback(self.service.close)
             listeners = self._listen(stack)
             await self._serve(driver, self.service, clock, listeners, stop)
 
@@ -165,6 +173,7 @@ class Server:
             await _first_of(running, stop.wait())
         finally:
             stop.set()
+            service.end_streams()
             await asyncio.gather(*faces, return_exceptions=True)
             for task in background:
                 task.cancel()
@@ -212,12 +221,12 @@ class Server:
             raise KeyError(job_id)
         return self.service.launch(job_id)
 
-    def _log_of(self, job_id: str, attempt: int) -> Path | None:
+    def _log_of(self, job_id: str, attempt: int) -> Sequence[Path]:
         for node in self.nodes:
             paths = node.runner.log_paths(job_id, attempt)
             if paths:
-                return paths[-1]
-        return None
+                return paths
+        return ()
 
     def _open_nodes(self, root: Path) -> None:
         cpus = sorted(os.sched_getaffinity(0))
@@ -259,7 +268,7 @@ class Server:
 
     async def _join_nodes(self, driver: Driver) -> None:
         """Let the scheduler know what nodes there are now."""
-        before = driver.snapshot().nodes
+        before = driver.machine.nodes()
         for node_id in before.keys() - {node.spec.node_id for node in self.nodes}:
             await driver.ask(ev.NodeLost(0.0, node_id))
         for node in self.nodes:
@@ -287,18 +296,34 @@ class Server:
             await asyncio.sleep(due_s - loop.time())
 
 
-def _cluster(state: SchedulerState, profiles: Mapping[str, ProfileTable]) -> Cluster:
+def _cluster(gpus: Mapping[str, GpuSnapshot], profiles: Mapping[str, ProfileTable]) -> Cluster:
     counts: dict[str, int] = {}
-    for gpu in state.gpus.values():
+    for gpu in gpus.values():
         counts[gpu.gpu.gpu_type] = counts.get(gpu.gpu.gpu_type, 0) + 1
     return Cluster(counts, profiles)
 
 
-def _lines(path: Path, containing: str) -> Iterator[Line]:
+def _lines(path: Path, job_id: str) -> Iterator[Line]:
     """Give the steps of a journal that speak of a job, and the header."""
+    named = json.dumps(job_id)
     for number, text in enumerate(JournalReader(path)):
-        if number == 0 or containing in text:
+        if number == 0 or named in text:
             yield decode_line(text, f"{path}, record {number + 1}")
+
+
+def _endings(opened: Opened) -> Iterator[Line]:
+    """Give the steps since the snapshot of the journal that tell how jobs ended."""
+    path = opened.writer.path
+    place = None if opened.snapshot is None else read_snapshot(opened.snapshot).place
+    for text in JournalReader(path, place):
+        if any(name in text for name in TYPES):
+            yield decode_line(text, str(path))
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_NAMED])
+    more = len(names) - _NAMED
+    return f"{len(names)} job(s): {shown}" + (f" and {more} more" if more > 0 else "")
 
 
 async def _first_of(running: asyncio.Task[None], work: Coroutine[Any, Any, object]) -> None:

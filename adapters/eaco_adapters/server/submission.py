@@ -15,7 +15,7 @@ from eaco_core.errors import InputError
 from eaco_core.jobs import CheckpointScope, JobSpec, ShareWith, SoloProfile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from eaco_adapters.server.api import SubmitRequest
     from eaco_predictors.profile_table import ProfileTable
@@ -54,16 +54,35 @@ def launch_of(request: SubmitRequest) -> LaunchSpec:
 
 def check_program(request: SubmitRequest) -> None:
     """Raise InputError for a program or a folder that is not there on this machine."""
-    if request.cwd is not None and not Path(request.cwd).is_dir():
-        raise InputError(f"there is no folder {request.cwd!r} to start the job in")
+    if request.cwd is not None:
+        if not request.cwd.startswith("/"):
+            raise InputError(f"`cwd` must be the full path of a folder, not {request.cwd!r}")
+        if not _is(Path.is_dir, Path(request.cwd)):
+            raise InputError(f"there is no folder {request.cwd!r} to start the job in")
     program = request.command[0]
     if "/" in program:
-        place = Path(request.cwd or ".") / program
-        found = place.is_file() and os.access(place, os.X_OK)
+        if request.cwd is None and not program.startswith("/"):
+            raise InputError(f"give `cwd`, or the program {program!r} with its full path")
+        place = Path(request.cwd or "/") / program
+        found = _is(Path.is_file, place) and os.access(place, os.X_OK)
     else:
-        found = shutil.which(program, path=request.env.get("PATH")) is not None
+        found = _which(program, request.env.get("PATH"))
     if not found:
         raise InputError(f"there is no program {program!r} that can be run here")
+
+
+def _is(kind: Callable[[Path], bool], path: Path) -> bool:
+    try:
+        return kind(path)
+    except (OSError, ValueError):  # too long, a loop of links, no permission, a NUL byte
+        return False
+
+
+def _which(program: str, path: str | None) -> bool:
+    try:
+        return shutil.which(program, path=path) is not None
+    except (OSError, ValueError):
+        return False
 
 
 def job_of(
