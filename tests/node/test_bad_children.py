@@ -45,6 +45,9 @@ def test_a_kill_gets_all_of_it_and_only_then_are_gpus_free(
             assert time.monotonic() - began_s >= (0.4 if ignore_term else 0)
             assert processes_with(str(tmp_path)) == []
             kinds = await one.wait_over("job")
+            place = one.runner._attempts["job", 1].order.cgroup
+            assert bool(place) == use_cgroups
+            assert not place or not os.path.exists(place)  # noqa: ASYNC240, PTH110 - the kernel answers at once
             assert kinds.count("GpusReleased") == 1
             assert "JobFailed" not in kinds
 

@@ -197,6 +197,8 @@ class Attempt:
     def _add(self, event: ev.JobEvent, at_s: float) -> None:
         self.reports.add(event, at_s=at_s, boot=self._begun_boot)
         crash_point("reported")
+        if isinstance(event, _LAST) and self.order.cgroup:
+            cgroup.remove(Path(self.order.cgroup))
 
     def _start_failed(self, reason: str, at_s: float) -> None:
         gone = (self.folder / "gone.json").exists() or not self._shim_is_there()

@@ -20,7 +20,7 @@ from attrs import field, frozen
 from attrs.validators import gt
 
 from eaco_adapters.launch import MIB
-from eaco_adapters.node import proc
+from eaco_adapters.node import cgroup, proc
 from eaco_adapters.node.attempt import Attempt
 from eaco_adapters.node.cgroup import Cgroups, find_cgroups
 from eaco_adapters.node.durable import crash_point, read_number, replace_file
@@ -442,6 +442,8 @@ class NodeRunner:
                 self.checkpoint_dir(job_id).mkdir(parents=True, exist_ok=True)
                 folder = make_folder(self.root / "attempts", order, self._settings(order, env))
             except OSError as error:
+                if order.cgroup:
+                    cgroup.remove(Path(order.cgroup))
                 raise CommandRefused(
                     f"node {self.node_id}: nothing of job {job_id!r} was started:"
                     f" its folder in {self.root} cannot be made: {error.strerror}"
