@@ -171,7 +171,7 @@ class _Run:
                 task.cancel()
                 await asyncio.wait([task])
                 self._journal.reopen()
-            error = None if task.cancelled() else task.exception()
+                error = None if task.cancelled() else task.exception()
             if error is not None and not isinstance(error, Death):
                 raise error
 
