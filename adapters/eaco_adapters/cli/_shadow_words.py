@@ -53,6 +53,13 @@ def _print_saving(report: ShadowReport) -> None:
         f" (saving between {100 * report.low_ratio:.1f}% and {100 * report.high_ratio:.1f}%,"
         " by what is assumed below)"
     )
+    stress = report.stress
+    if stress is not None and report.shared:
+        click.echo(
+            f"Beyond that, with sets {stress.interference_ratio:g} times slower than the law:"
+            f" a saving of {100 * stress.saving_ratio:.1f}%, {stress.late:,} late,"
+            f" {stress.undone:,} undone"
+        )
 
 
 def _print_sides(report: ShadowReport, was: Side, would: Side) -> None:

@@ -79,6 +79,14 @@ def _numbers(value: object, count: int, *, least: float, most: float) -> list[fl
     help="Factors on the slowdown of sets that nobody measured: the interval.",
 )
 @click.option(
+    "--stress",
+    type=number(1.0, 100.0),
+    metavar="FACTOR",
+    default=_DEFAULT.stress_ratio,
+    show_default=True,
+    help="Such a factor beyond the interval, told apart.",
+)
+@click.option(
     "--assume-gpu-util",
     type=_two,
     metavar="LOW,HIGH",
@@ -139,6 +147,7 @@ def command(
     follow: bool,
     every_s: float | None,
     interference: tuple[float, float, float],
+    stress: float,
     assume_gpu_util: tuple[float, float],
     gpu_type: str | None,
     gpu_mem_gib: float | None,
@@ -157,6 +166,7 @@ def command(
     """
     options = ShadowOptions(
         interference_ratios=interference,
+        stress_ratio=stress,
         util_ratios=assume_gpu_util,
         can_sleep=can_sleep,
         idle_w=idle_w,
