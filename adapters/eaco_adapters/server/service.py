@@ -19,7 +19,14 @@ from eaco_adapters.server.job_book import JobEntry
 from eaco_adapters.server.output import read_output
 from eaco_adapters.server.streams import Streams
 from eaco_adapters.server.submission import check_program, job_of, launch_of
-from eaco_adapters.server.views import GROUPS, job_view, metrics_text, node_list, stem
+from eaco_adapters.server.views import (
+    GROUPS,
+    durable_state,
+    job_view,
+    metrics_text,
+    node_list,
+    stem,
+)
 from eaco_core import events as ev
 from eaco_core.decisions import Waits
 from eaco_core.effects import StartJob
@@ -245,9 +252,9 @@ class SchedulerService:
         found = [
             entry
             for job_id, now in machine.states().items()
-            if (wanted is None or now in wanted)
-            and job_id not in self._arriving
+            if job_id not in self._arriving
             and (entry := self._book.get(job_id)) is not None
+            and (wanted is None or durable_state(entry, now) in wanted)
         ]
         residents = self._residents()
         shown = found[offset : offset + limit]
@@ -281,8 +288,8 @@ class SchedulerService:
 
     async def log(self, job_id: str, offset: int, limit: int) -> api.LogPart:
         """Give what the newest attempt of a job printed. Raises NotFound."""
-        _, job = self._find(job_id)
-        ended = job.state in TERMINAL
+        entry, job = self._find(job_id)
+        ended = durable_state(entry, job.state) in TERMINAL
         part = await self._output(job_id, job.attempt, offset, limit, ended=ended)
         return api.LogPart(
             job_id=job_id,

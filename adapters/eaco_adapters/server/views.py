@@ -28,19 +28,26 @@ GROUPS: Final = {
 """What `state` in a request can be: one state, or a group of them."""
 
 
+def durable_state(entry: JobEntry, state: JobState) -> JobState:
+    """Give the state of a job that clients see: no end before that end is on the disk."""
+    is_noted = entry.ended_wall_s is not None
+    return JobState.STOPPING if state in TERMINAL and not is_noted else state
+
+
 def job_view(
     entry: JobEntry, job: JobSnapshot, residents: Mapping[str, tuple[str, ...]]
 ) -> api.JobView:
     """Give one job; `residents`: who holds each GPU."""
     others = {one for gpu_id in job.gpus for one in residents.get(gpu_id, ())} - {entry.job_id}
     request = entry.request
-    is_over = job.state in TERMINAL
+    state = durable_state(entry, job.state)
+    is_over = state in TERMINAL
     end_s = entry.ended_wall_s if is_over else time.time()
     deadline_s = entry.deadline_wall_s
     return api.JobView(
         job_id=entry.job_id,
         name=request.name or stem(request.command[0]),
-        state=job.state.value,
+        state=state.value,
         command=request.command,
         gpus=request.gpus,
         submitted=format_wall(entry.submitted_wall_s),
@@ -56,7 +63,7 @@ def job_view(
         gpu_ids=list(job.gpus),
         sharing_with=sorted(others),
         undos=job.undos,
-        why=entry.why if job.state is JobState.QUEUED else None,
+        why=entry.why if state is JobState.QUEUED else None,
         hint=None if is_over else hint_for(job.job),
         exit_code=entry.exit_code,
     )
