@@ -79,6 +79,10 @@ COMMANDS: dict[str, CommandEntry] = {
     "drain": CommandEntry(
         "eaco_adapters.cli.drain", "Keep new jobs off a node, or list the nodes."
     ),
+    "profile": CommandEntry(
+        "eaco_adapters.cli.profile",
+        "Measure a workload alone, or beside another, and keep it as profiles.",
+    ),
     "top": CommandEntry(
         "eaco_adapters.cli.top",
         "Show live nodes, GPUs, watts and processes, of this machine or of a broker.",
