@@ -19,7 +19,16 @@ PACKAGES = (
     ROOT / "predictors" / "eaco_predictors",
     ROOT / "adapters" / "eaco_adapters",
 )
-FOLDERS = ("eaco_core", "telemetry", "predictors", "adapters", "tests", "examples", "docs", "benchmarks")
+FOLDERS = (
+    "eaco_core",
+    "telemetry",
+    "predictors",
+    "adapters",
+    "tests",
+    "examples",
+    "docs",
+    "benchmarks",
+)
 TEXT = {".py", ".md", ".toml", ".json", ".jsonl", ".csv", ".yaml", ".yml", ".txt", ".sh", ".trace"}
 
 MAX_FILE_LINES = 600
