@@ -72,6 +72,8 @@ def command(
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s %(message)s"
     )
+    # Not one line for each request that somebody sends in a wrong form.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
     asyncio.run(_run(Server(config, version("eaco"), on_ready=_ready)))
 
 

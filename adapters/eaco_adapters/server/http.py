@@ -283,5 +283,7 @@ async def _no_route(_request: Request, _error: Exception) -> Response:
     return _problem(404, "there is nothing here; /openapi.json tells what there is")
 
 
-async def _no_method(_request: Request, _error: Exception) -> Response:
-    return _problem(405, "this cannot be done here; /openapi.json tells what can")
+async def _no_method(_request: Request, error: Exception) -> Response:
+    answer = _problem(405, "this cannot be done here; /openapi.json tells what can")
+    answer.headers.update(getattr(error, "headers", None) or {})  # Allow: what can be done
+    return answer

@@ -8,6 +8,7 @@ import msgspec
 from attrs import field, frozen
 
 from eaco_adapters.server import api
+from eaco_adapters.server.views import GROUPS
 
 _JSON: Final = "application/json"
 
