@@ -1,4 +1,4 @@
-"""How fast the driver decides: jobs through a real journal on disk, with an executor that is instant.
+"""How fast the driver decides: jobs through a real journal on disk, an executor that is instant.
 
     python benchmarks/driver.py --jobs 2000
 
