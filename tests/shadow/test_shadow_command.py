@@ -5,26 +5,32 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import pytest
 
 from eaco_adapters.cli import _app
+from eaco_adapters.cli.shadow import command
 from eaco_adapters.journal.writer import JournalWriter
-from eaco_adapters.shadow import Past
+from eaco_adapters.shadow import Past, ShadowReport
+from eaco_adapters.shadow.report import Side
 from eaco_adapters.shadow.source import Intake, file_lines, stream_lines
+from eaco_adapters.shadow.stories import Story
 from eaco_adapters.testing.history_by_hand import HistoryByHand
 from eaco_core.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[2]
 MAIN = "import eaco_adapters.cli; eaco_adapters.cli.main()"
 PROFILE = {
     "gpu_type": "a100",
@@ -257,3 +263,19 @@ def test_a_pipe_that_is_slow_gives_pauses_and_then_ends() -> None:
     writer.join()
     assert None in lines
     assert [line for line in lines if line is not None] == a_history().lines
+
+
+def test_the_document_names_every_field() -> None:
+    text = (ROOT / "docs" / "shadow.md").read_text(encoding="utf-8")
+    table = text[text.index("## The JSON document") :]
+    named = set(re.findall(r"`(\w+)`", table))
+    fields = {one.name for one in attrs.fields(ShadowReport)}
+    fields |= {one.name for kind in (Side, Story) for one in attrs.fields(kind)}
+    assert fields <= named
+    options = {
+        name
+        for option in command.params
+        for name in (*option.opts, *option.secondary_opts)
+        if name != "--help"
+    }
+    assert options <= set(re.findall(r"--[a-z-]+", text))

@@ -57,12 +57,12 @@ class Known:
     """Observations by workload and type of GPU. It grows; what it said before stays said."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str], Seen] = {}
+        self._seen: dict[str, dict[str, Seen]] = {}
         self._shared: dict[tuple[str, tuple[str, ...], str], list[float]] = {}
 
     def seen(self, workload: str | None, gpu_type: str) -> Seen | None:
         """Give what is known of a workload; None = nothing."""
-        return None if workload is None else self._seen.get((workload, gpu_type))
+        return None if workload is None else self._seen.get(workload, {}).get(gpu_type)
 
     def add_epoch(self, workload: str | None, gpu_type: str, epoch_s: float) -> None:
         """An epoch alone took so long."""
@@ -106,15 +106,13 @@ class Known:
         if spec.workload is None:
             return spec
         profiles = {one.gpu_type: one for one in spec.profiles}
-        for (workload, gpu_type), seen in self._seen.items():
-            if workload != spec.workload:
-                continue
+        for gpu_type, seen in self._seen.get(spec.workload, {}).items():
             given = profiles.get(gpu_type, SoloProfile(gpu_type))
             profiles[gpu_type] = filled(given, seen)
         return attrs.evolve(spec, profiles=tuple(profiles.values()))
 
     def _of(self, workload: str, gpu_type: str) -> Seen:
-        return self._seen.setdefault((workload, gpu_type), Seen())
+        return self._seen.setdefault(workload, {}).setdefault(gpu_type, Seen())
 
 
 def filled(given: SoloProfile, seen: Seen | None) -> SoloProfile:

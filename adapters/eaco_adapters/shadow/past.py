@@ -129,7 +129,8 @@ class Past:
         self.named_nodes = True
         self._holders: dict[str, dict[Attempt, None]] = {}
         self._gpus: dict[str, GpuSpec] = {}
-        self._places: dict[str, str] | None = None
+        self._places: dict[str, str] = {}
+        self._anything_ran = False
         self._takers: dict[type, Callable[[Any, str | None], None]] = {
             ev.JobSubmitted: self._submitted,
             ev.JobCancelled: self._cancelled,
@@ -223,12 +224,12 @@ class Past:
     def _joined(self, event: ev.NodeJoined, where: str | None) -> None:
         node = event.node
         known = self.nodes.get(node.node_id)
-        if known is None and self.jobs and any(job.attempts for job in self.jobs.values()):
+        if known is None and self._anything_ran:
             self.joined_late.add(node.node_id)
         gpus = {gpu.gpu_id: gpu for gpu in (known.gpus if known is not None else ())}
         gpus.update({gpu.gpu_id: self._completed(gpu) for gpu in node.gpus})
         for gpu_id in gpus:
-            other = self._node_of(gpu_id)
+            other = self._places.get(gpu_id)
             if other is None or other == node.node_id:
                 continue
             if other not in self.lost:
@@ -238,8 +239,8 @@ class Past:
                 )
             self._take_away(gpu_id, other)
         self._gpus.update(gpus)
+        self._places.update(dict.fromkeys(gpus, node.node_id))
         self.nodes[node.node_id] = attrs.evolve(node, gpus=tuple(gpus.values()))
-        self._places = None
 
     def _completed(self, gpu: GpuSpec) -> GpuSpec:
         if gpu.mem_bytes is not None or self._given_mem_bytes is None:
@@ -254,13 +255,6 @@ class Past:
             self.nodes[node_id] = attrs.evolve(node, gpus=rest)
         else:
             del self.nodes[node_id]
-
-    def _node_of(self, gpu_id: str) -> str | None:
-        if self._places is None:
-            self._places = {
-                gpu.gpu_id: node.node_id for node in self.nodes.values() for gpu in node.gpus
-            }
-        return self._places.get(gpu_id)
 
     def _node_lost(self, event: ev.NodeLost, _where: str | None) -> None:
         self.lost.add(event.node_id)
@@ -325,6 +319,7 @@ class Past:
         resumed = number > 1 and resume_epoch > 0
         attempt = Attempt(job_id, number, gpus, self.now_s, resumed, resume_epoch)
         job.attempts.append(attempt)
+        self._anything_ran = True
         for gpu_id in gpus:
             holders = self._holders.setdefault(gpu_id, {})
             for other in [one for one in holders if one.end == "finished"]:
@@ -333,7 +328,7 @@ class Past:
 
     def _add_gpu(self, gpu_id: str, node_id: str, where: str | None) -> None:
         """See that the GPU is there; without NodeJoined events nodes are those that are named."""
-        there = self._node_of(gpu_id)
+        there = self._places.get(gpu_id)
         if there == node_id:
             return
         if there is not None:
@@ -351,7 +346,7 @@ class Past:
         gpus = (spec,) if known is None else (*known.gpus, spec)
         self.nodes[node_id] = NodeSpec(node_id, gpus)
         self._gpus[gpu_id] = spec
-        self._places = None
+        self._places[gpu_id] = node_id
 
     def _default_type(self) -> str:
         """Give the type of GPUs that no NodeJoined describes: as given, or as the profiles say."""
@@ -363,7 +358,7 @@ class Past:
     def _started(self, event: ev.JobStarted, where: str | None) -> None:
         job = self._job(event.job_id, where)
         if event.gpus and (job.attempt is None or job.attempt.number < event.attempt):
-            places = {gpu_id: self._node_of(gpu_id) or "node" for gpu_id in event.gpus}
+            places = {gpu_id: self._places.get(gpu_id) or "node" for gpu_id in event.gpus}
             self._hold(event.job_id, event.attempt, places, 0, where)
         attempt = self._attempt(event, where)
         if attempt is None or attempt.started_s is not None or attempt.end:
