@@ -21,6 +21,7 @@ from eaco_core.cluster import GpuSpec
 from eaco_core.errors import InputError
 from eaco_core.policies import POLICIES, policy_named
 from eaco_core.rules import Rules
+from eaco_telemetry.transport import parse_broker_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,7 +59,7 @@ class NodeConfig:
 
 @frozen
 class TelemetryConfig:
-    """Where readings come from: sensors of this machine, and the nodes of a broker."""
+    """Where readings come from: sensors of this machine, or agents over a broker."""
 
     local: bool = True
     period_s: float = 5.0
@@ -151,8 +152,25 @@ def _nodes(table: _Table) -> tuple[NodeConfig, ...]:
             )
         found.append(NodeConfig(node_id, gpus, bool(simulated), node.words("labels")))
         node.close()
+    _check_gpus(table, found)
     table.close()
     return tuple(found) or (NodeConfig("local"),)
+
+
+def _check_gpus(table: _Table, nodes: list[NodeConfig]) -> None:
+    """A GPU is in one node, once; what the sensors find can be in one node only."""
+    owners: dict[str, str] = {}
+    for node in nodes:
+        for gpu in node.gpus or ():
+            if gpu.gpu_id in owners:
+                at = owners[gpu.gpu_id]
+                table.problem(node.node_id, f"has GPU {gpu.gpu_id}, which node {at} has already")
+            owners[gpu.gpu_id] = node.node_id
+    found = [node.node_id for node in nodes if node.gpus is None]
+    for node_id in found[1:]:
+        table.problem(
+            node_id, f"needs `gpus`: node {found[0]} already has those that the sensors find"
+        )
 
 
 def _rules(table: _Table, policy: str) -> Rules:
@@ -176,10 +194,17 @@ def _rules(table: _Table, policy: str) -> Rules:
 
 
 def _telemetry(table: _Table) -> TelemetryConfig:
+    broker = _broker(table)
+    local = table.flag("local", default=broker is None)
+    if local and broker is not None:
+        table.problem("local", "and `broker` exclude each other: readings come from one of them")
+    for key in ("site", "username", "password_file", "ca_file"):
+        if key in table.data and "broker" not in table.data:
+            table.problem(key, "is for readings from a `broker`")
     config = TelemetryConfig(
-        local=table.flag("local", default=True),
+        local=local,
         period_s=table.positive("period_s", 5.0),
-        broker=table.text("broker"),
+        broker=broker,
         site=table.name("site", "lab"),
         username=table.text("username"),
         password_file=table.path("password_file"),
@@ -187,6 +212,18 @@ def _telemetry(table: _Table) -> TelemetryConfig:
     )
     table.close()
     return config
+
+
+def _broker(table: _Table) -> str | None:
+    text = table.text("broker")
+    if text is None:
+        return None
+    try:
+        parse_broker_url(text)
+    except InputError as error:
+        table.problem("broker", f"is wrong: {error}")
+        return None
+    return text
 
 
 def _items(value: Any) -> list[Any]:  # noqa: ANN401 - a list of whatever TOML holds

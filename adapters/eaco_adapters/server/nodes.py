@@ -49,8 +49,7 @@ def open_node(
     if config.simulated and gpus is not None:
         gpu_cpus = {gpu.gpu_id: (cpus[n % len(cpus)],) for n, gpu in enumerate(gpus)}
         virtual: Reader = VirtualGpuReader({gpu.gpu_id: gpu.mem_bytes or _GIB for gpu in gpus})
-        virtual.open()
-        readers = (virtual,)
+        readers = (virtual,) if with_sensors else ()
     elif with_sensors or gpus is None:
         readers = choose_readers(config.node_id).readers
     sampler = None
@@ -73,7 +72,10 @@ def open_node(
         options=RunnerOptions(gpu_cpus=gpu_cpus),
     )
     spec = NodeSpec(config.node_id, gpus, labels=config.labels)
-    return LocalNode(spec, runner, sampler if with_sensors else None)
+    if sampler is not None and not with_sensors:
+        sampler.close_blocking()
+        sampler = None
+    return LocalNode(spec, runner, sampler)
 
 
 def _gpus_in(sample: NodeSample) -> tuple[GpuSpec, ...]:

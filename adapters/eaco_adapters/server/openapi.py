@@ -30,7 +30,7 @@ class Operation:
 _PAGE: Final = (
     (
         "state",
-        {"type": "string", "maxLength": 32},
+        {"type": "string", "enum": list(GROUPS)},
         "Only jobs in this state; `open`: not ended, `ended`: any end.",
     ),
     ("limit", {"type": "integer", "minimum": 1, "maximum": 10_000}, "At most so many."),

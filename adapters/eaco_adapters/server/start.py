@@ -23,6 +23,7 @@ from eaco_adapters.journal.reader import JournalReader
 from eaco_adapters.journal.snapshots import read_snapshot, write_snapshot
 from eaco_adapters.server.catching_up import TYPES, complete, set_aside_unknown
 from eaco_adapters.server.clock import SystemClock, read_anchor
+from eaco_adapters.server.feed import Feed, broker_options
 from eaco_adapters.server.http import make_app
 from eaco_adapters.server.job_book import JobBook
 from eaco_adapters.server.listen import listen_on_path, listen_on_port, read_token, serve_http
@@ -37,8 +38,8 @@ from eaco_core.history import decode_line
 from eaco_core.machine import SchedulerMachine
 from eaco_core.policies import policy_named
 from eaco_predictors.own_profiles import read_profiles
+from eaco_telemetry.mqtt import mqtt_connector
 from eaco_telemetry.power import DefaultNodePower
-from eaco_telemetry.samples import node_readings
 
 if TYPE_CHECKING:
     import socket
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
     from eaco_core.ports import Executor, Journal
     from eaco_core.snapshot import GpuSnapshot
     from eaco_predictors.profile_table import ProfileTable
-    from eaco_telemetry.sampler import Sampler
 
 _LOG: Final = logging.getLogger("eaco.server")
 _SNAPSHOT_EVERY: Final = 5000
@@ -91,6 +91,8 @@ class Server:
         JournalLocked where another server runs.
         """
         state_dir = self.config.state_dir
+        if self.config.telemetry.broker is not None:
+            mqtt_connector(broker_options(self.config.telemetry))  # what is wrong is told now
         _make_private(state_dir)
         opened = await asyncio.to_thread(open_journal, state_dir / "journal", self._machine)
         self.notes += opened.notes
@@ -160,11 +162,8 @@ class Server:
         try:
             await _first_of(running, self._join_nodes(driver))
             background = [loop.create_task(service.write_entries())]
-            background += [
-                loop.create_task(self._feed(driver, node, node.sampler, clock))
-                for node in self.nodes
-                if node.sampler is not None
-            ]
+            feed = Feed(self.config.telemetry, self.nodes, driver, clock, self._on_fault)
+            background += [loop.create_task(work) for work in feed.work()]
             for listener, token in listeners:
                 app = make_app(service, version=self.version, token=token)
                 faces.append(loop.create_task(serve_http(app, listener, stop)))
@@ -277,23 +276,6 @@ class Server:
                 if known is not None and known[1] is not NodeState.OUT:
                     await driver.ask(ev.NodeLost(0.0, node.spec.node_id))
                 await driver.ask(ev.NodeJoined(0.0, node.spec))
-
-    async def _feed(
-        self, driver: Driver, node: LocalNode, sampler: Sampler, clock: SystemClock
-    ) -> None:
-        """Bring in what the sensors of a node say, at each period."""
-        period_s = self.config.telemetry.period_s
-        loop = asyncio.get_running_loop()
-        due_s = loop.time()
-        while True:
-            sampled = await sampler.sample()
-            readings = node_readings(sampled.sample, clock.now_s())
-            known = {gpu.gpu_id for gpu in node.spec.gpus}
-            ours = tuple(reading for reading in readings if reading.gpu_id in known)
-            if ours:
-                await driver.post(ev.NodeSampled(0.0, node.spec.node_id, ours))
-            due_s = max(due_s + period_s, loop.time())
-            await asyncio.sleep(due_s - loop.time())
 
 
 def _cluster(gpus: Mapping[str, GpuSnapshot], profiles: Mapping[str, ProfileTable]) -> Cluster:
