@@ -140,7 +140,7 @@ class ToyCluster:
         self.now_s = t_s
         happenings: list[Happening] = []
         for process in list(self.running.values()):
-            if process.left_s > 1e-6:  # noqa: PLR2004 - rounding
+            if process.left_s > 1e-6:  # noqa: PLR2004 - less is rounding of times
                 continue
             process.epoch += 1
             ended = process.stop_asked or process.epoch == process.job.epochs

@@ -97,7 +97,7 @@ class PastJob:
 
 @define
 class MeasuredEnergy:
-    """Energy lines, summed (J). `attributed`: some of it was booked on jobs."""
+    """Energy lines, summed: of nodes, of jobs (J), how many, and the node time they cover."""
 
     node_j: float = 0.0
     jobs_j: float = 0.0

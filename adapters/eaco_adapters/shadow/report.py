@@ -36,6 +36,7 @@ _CHANCE_OF_ONE_JOB = 0.2
 
 _OFF_RATIO = 0.02
 _WIDEST_RATIO = 0.15
+_COVERED_RATIO = 0.95  # of the time of all nodes: else energy lines are told, not compared
 
 
 @frozen
@@ -284,7 +285,9 @@ class _Comparison:
         """Give measured / modelled energy of the jobs, and how far that is from 1."""
         measured_j, modelled_j = self._past.measured.jobs_j, was.energy.until_end.jobs_j
         ended = all(job.finished_s is not None for job in self._past.jobs.values())
-        if measured_j <= 0 or modelled_j <= 0 or not ended:
+        whole_s = len(self._nodes) * self._past.now_s
+        covered = self._past.measured.node_s >= _COVERED_RATIO * whole_s
+        if measured_j <= 0 or modelled_j <= 0 or not ended or not covered:
             return 1.0, 0.0
         scale = measured_j / modelled_j
         return scale, abs(scale - 1.0)
