@@ -219,7 +219,7 @@ def decode_line(text: str, where: str | None = None) -> Line:
     """
     try:
         data = object_in(json.loads(text, parse_constant=refuse_constant))
-        return _DECODERS.get(data.get("kind"), _refuse_kind)(data)
+        return _decoder_for(data.get("kind"))(data)
     except Malformed as error:
         raise InputError(f"this line of the history is wrong: {error}.", where=where) from None
     except RecursionError:

@@ -24,6 +24,8 @@ TICK = history.encode_step(1, 1.0, 1, Tick(1.0))
         ("{", "not JSON"),
         ("[1]", "must be an object"),
         ('{"kind":"stride"}', 'a "kind" of header, step or energy'),
+        ('{"kind":[]}', 'a "kind" of header, step or energy'),
+        ('{"kind":{}}', 'a "kind" of header, step or energy'),
         ('{"kind":"step","t_s":1.0,"event":{"type":"Tick","t_s":1}}', "lacks the field 'seq'"),
         ('{"kind":"step","seq":1,"t_s":1.0}', "lacks the field 'event'"),
         ('{"kind":"step","seq":true,"t_s":1,"event":{"type":"Tick","t_s":1}}', "seq must be a wh"),
