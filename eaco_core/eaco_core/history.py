@@ -303,6 +303,12 @@ def _is_cut_off(text: str) -> bool:
     return False
 
 
+def _decoder_for(kind: Json) -> Callable[[dict[str, Json]], Line]:
+    """Find the decoder of a kind of line; a list or an object could not even be looked up."""
+    known = type(kind) is str and kind in _DECODERS
+    return _DECODERS[kind] if known else _refuse_kind
+
+
 def _decode_header(data: dict[str, Json]) -> Header:
     if data.get("schema") != SCHEMA:
         raise Malformed(f'must have the schema "{SCHEMA}", not {shown(data.get("schema"))}')
