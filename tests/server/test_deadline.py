@@ -38,6 +38,7 @@ def test_what_people_write(text: str, seconds: float) -> None:
         ("in ", "names no time|cannot be read"),
         ("in six hours", "cannot be read at 'six hours'"),
         ("in -1h", "cannot be read"),
+        ("in \u0663h", "cannot be read"),  # digits that are digits elsewhere
         ("in 0s", "has passed"),
         ("in 99999d", "ten years"),
         ("in 1h 5", "cannot be read at '5'"),

@@ -195,6 +195,7 @@ def test_an_error_of_the_service_reaches_the_user_as_one_sentence(
         ({"command": ["x"], "gpu": 2}, "unknown field `gpu`"),
         ({"command": ["x"], "gpus": 0}, ">= 1"),
         ({"command": ["x"], "job_id": "../etc"}, "regex"),
+        ({"command": ["x"], "job_id": "etc\n"}, "line feed"),
         ({"command": ["x"], "share_with": "everyone"}, "Invalid enum value"),
         ({"command": ["x"], "max_slowdown_ratio": 0.5}, ">= 1.0"),
     ],
@@ -265,6 +266,30 @@ def test_query_parameters_are_checked(port: int) -> None:
         assert "whole number" in answer["error"]
 
 
+def test_a_misspelt_query_parameter_is_refused(port: int) -> None:
+    for path in ("/v1/jobs?stat=queued", "/v1/jobs/a/log?start=5"):
+        text = f"GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n\r\n"
+        status, answer = _raw(port, text.encode())
+        assert status == 400
+        assert "no query parameter" in answer["error"]
+
+
+def test_what_cannot_be_done_here_names_what_can(client: Client) -> None:
+    with pytest.raises(InputError, match="cannot be done here"):
+        client._json("DELETE", "/v1/jobs")
+    with pytest.raises(InputError, match="nothing here"):
+        client._json("GET", "/v1/jobs/")  # no redirect to somewhere else
+
+
+def test_a_fault_that_nobody_thought_of_is_one_sentence(
+    client: Client, service: FakeService
+) -> None:
+    service.error = ZeroDivisionError("secret")
+    with pytest.raises(EnvironmentFault, match="a fault of its own") as told:
+        client.job("x")
+    assert "secret" not in str(told.value)
+
+
 def test_the_socket_is_for_its_owner_and_a_left_over_one_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "s"
     first = listen_on_path(path)
@@ -324,6 +349,11 @@ def test_where_the_server_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     found = find_server(None, None, default)
     assert (found.host, found.port, found.token) == ("::1", 99, TOKEN)
     assert TOKEN not in repr(found)
+    for secret in ("line\nbreak-secret", "ünicode-secret"):
+        monkeypatch.setenv("EACO_TOKEN", secret)
+        with pytest.raises(InputError) as told:
+            find_server(None, None, default)
+        assert "secret" not in str(told.value)
     for wrong in ("https://x", "http://", "http://x:y", "http://u:p@x", "http://x/path"):
         with pytest.raises(InputError):
             find_server(wrong, None, default)

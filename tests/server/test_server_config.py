@@ -64,6 +64,16 @@ def test_everything_that_can_be_said_is_read(tmp_path: Path) -> None:
     assert config.telemetry.broker == "mqtt://127.0.0.1"
 
 
+def test_a_gpu_is_in_one_node_once() -> None:
+    gpu = {"id": "GPU-1", "type": "a100"}
+    with pytest.raises(InputError, match="GPU GPU-1, which node a has already"):
+        parse_config({"nodes": {"a": {"gpus": [gpu]}, "b": {"gpus": [gpu]}}})
+    with pytest.raises(InputError, match="GPU GPU-1, which node a has already"):
+        parse_config({"nodes": {"a": {"gpus": [gpu, gpu]}}})
+    with pytest.raises(InputError, match=r"`nodes\.b` needs `gpus`"):
+        parse_config({"nodes": {"a": {}, "b": {}, "c": {"simulated_gpus": 1}}})
+
+
 def test_all_mistakes_are_told_at_once_with_their_keys() -> None:
     wrong = {
         "polcy": "eaco",

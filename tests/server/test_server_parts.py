@@ -104,7 +104,7 @@ def test_a_follower_gets_each_step_and_a_slow_one_is_told() -> None:
     asyncio.run(play())
 
 
-async def _big(_scope: Any, _receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI
+async def _big(_scope: Any, _receive: Any, send: Any) -> None:  # noqa: ANN401 - an ASGI app
     await send({"type": "http.response.start", "status": 200, "headers": []})
     for _ in range(5000):
         await asyncio.sleep(0)

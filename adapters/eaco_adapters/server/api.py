@@ -60,6 +60,11 @@ class SubmitRequest(Struct, forbid_unknown_fields=True, kw_only=True):
     max_restarts: Annotated[int, Meta(ge=0, le=1000)] | None = None
     stop_signal: Annotated[str, Meta(pattern="^[A-Z0-9]{1,10}$")] = "USR2"
 
+    def __post_init__(self) -> None:
+        """Refuse what Python's `$` lets pass: a line feed at the end."""
+        if self.job_id is not None and self.job_id.endswith("\n"):
+            raise ValueError("`job_id` ends in a line feed")
+
 
 class JobView(Struct, kw_only=True):
     """One job as it is now. Times are UTC; what is not known is null."""

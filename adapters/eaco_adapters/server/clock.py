@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from typing import TYPE_CHECKING, Any, cast
 
@@ -77,7 +78,10 @@ def write_anchor(path: Path, anchor: Anchor) -> None:
     """Keep an anchor for the next start. Raises EnvironmentFault."""
     beside = path.with_suffix(".new")
     try:
-        beside.write_text(json.dumps({"t_s": anchor.t_s, "wall_s": anchor.wall_s}))
+        with beside.open("w", encoding="ascii") as stream:
+            json.dump({"t_s": anchor.t_s, "wall_s": anchor.wall_s}, stream)
+            stream.flush()
+            os.fsync(stream.fileno())  # else a power cut could leave it empty under its name
         beside.replace(path)
     except OSError as error:
         raise EnvironmentFault(f"{path} cannot be written: {error.strerror}") from error

@@ -9,7 +9,7 @@ from typing import Final
 from eaco_core.errors import InputError
 
 _UNITS_S: Final = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "min": 60.0, "s": 1.0}
-_PART: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*(d|h|min|m|s)")
+_PART: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*(d|h|min|m|s)", re.ASCII)
 _LONGEST_S: Final = 10 * 366 * 86_400.0
 _HOW: Final = 'write "in 6h", "in 1d 12h" or a time with its zone like 2030-01-31T18:00:00+01:00'
 
