@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import os
 import socket
 import stat
@@ -99,6 +100,11 @@ def listen_on_port(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}:{port}: {error.strerror}; choose another port"
         ) from error
     return listener
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address can be reached from this machine only."""
+    return host == "localhost" or ipaddress.ip_address(host).is_loopback
 
 
 def read_token(path: Path) -> str:

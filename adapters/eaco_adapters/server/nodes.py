@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import frozen
 
 from eaco_adapters.node import NodeRunner, RunnerOptions
+from eaco_adapters.node.folder import lock_is_free
 from eaco_core.cluster import GpuSpec, NodeSpec
 from eaco_core.errors import InputError
 from eaco_telemetry.readers.auto import choose_readers
@@ -16,7 +17,7 @@ from eaco_telemetry.sampler import Sampler
 from eaco_telemetry.samples import DeviceState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
     from eaco_adapters.server.config import NodeConfig
@@ -76,6 +77,22 @@ def open_node(
         sampler.close_blocking()
         sampler = None
     return LocalNode(spec, runner, sampler)
+
+
+def check_left_nodes(root: Path, node_ids: Collection[str]) -> None:
+    """Refuse to go on without a node on which jobs still run: they would be started again.
+
+    `root`: the folder with one folder for each node; `node_ids`: the nodes that are configured.
+    Raises InputError.
+    """
+    for place in sorted(root.glob("*/attempts/*@*")):
+        node_id = place.parent.parent.name
+        if node_id not in node_ids and not lock_is_free(place):
+            raise InputError(
+                f"node {node_id} is not in the configuration any more, and a job still runs there "
+                f"({place.name}): put the node back, drain it, and take it out when nothing runs "
+                "there"
+            )
 
 
 def _gpus_in(sample: NodeSample) -> tuple[GpuSpec, ...]:

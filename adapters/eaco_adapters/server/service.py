@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger("eaco.server")
 _READERS: Final = 2
+_WRITERS: Final = 4
 _TRIES: Final = 3
 
 T = TypeVar("T")
@@ -61,8 +62,8 @@ class SchedulerService:
     """Answers for one driver. See `eaco_adapters.server.http.Service`.
 
     `read_journal` gives the lines of the journal for stories; `log_of` gives the files with what an
-    attempt printed, oldest first. Every method runs in the driver's loop; what blocks runs in a
-    thread, and what reads for clients in threads of its own, so that it never delays a decision.
+    attempt printed, oldest first. Every method runs in the driver's loop; what blocks runs in
+    threads of its own, so that the journal, and with it every decision, never waits for them.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class SchedulerService:
             job_id for job_id, state in driver.machine.states().items() if state in HOLDING
         }
         self._readers = ThreadPoolExecutor(_READERS, "eaco-reader")
+        self._writers = ThreadPoolExecutor(_WRITERS, "eaco-writer")
         self._unwritten: set[str] = set()
         self._write_now = asyncio.Event()
         self._last_fault: str | None = None
@@ -152,7 +154,7 @@ class SchedulerService:
                 entry = self._book.get(self._unwritten.pop())
                 if entry is not None:
                     try:
-                        await asyncio.to_thread(self._book.write, entry)
+                        await self._write(entry)
                     except EacoError as error:
                         self._last_fault = str(error)
                         _LOG.warning("%s", error)
@@ -173,8 +175,13 @@ class SchedulerService:
         self._streams.close()
 
     def close(self) -> None:
-        """End the threads that read for clients."""
+        """End the threads."""
         self._readers.shutdown(wait=True, cancel_futures=True)
+        self._writers.shutdown(wait=True)
+
+    async def _write(self, entry: JobEntry) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._writers, self._book.write, entry)
 
     async def _read(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._readers, work)
@@ -220,7 +227,7 @@ class SchedulerService:
         self._book.reserve(entry)
         arrived = self._arriving[job_id] = asyncio.get_running_loop().create_future()
         try:
-            await asyncio.to_thread(self._book.write, entry)
+            await self._write(entry)
             await self._driver.submit(job)
         except asyncio.CancelledError:
             raise  # whether the scheduler has it is not known: the next start sees

@@ -26,8 +26,14 @@ from eaco_adapters.server.clock import SystemClock, read_anchor
 from eaco_adapters.server.feed import Feed, broker_options
 from eaco_adapters.server.http import make_app
 from eaco_adapters.server.job_book import JobBook
-from eaco_adapters.server.listen import listen_on_path, listen_on_port, read_token, serve_http
-from eaco_adapters.server.nodes import open_node
+from eaco_adapters.server.listen import (
+    is_loopback,
+    listen_on_path,
+    listen_on_port,
+    read_token,
+    serve_http,
+)
+from eaco_adapters.server.nodes import check_left_nodes, open_node
 from eaco_adapters.server.service import SchedulerService
 from eaco_adapters.server.submission import Cluster
 from eaco_core import events as ev
@@ -228,6 +234,7 @@ class Server:
         return ()
 
     def _open_nodes(self, root: Path) -> None:
+        check_left_nodes(root, [config.node_id for config in self.config.nodes])
         cpus = sorted(os.sched_getaffinity(0))
         session_id = secrets.token_hex(6)
         first = 0
@@ -255,6 +262,11 @@ class Server:
         listeners: list[tuple[socket.socket, str | None]] = []
         if listen.http is not None and listen.token_file is not None:
             token = read_token(listen.token_file)
+            if not is_loopback(listen.http[0]):
+                self.notes.append(
+                    f"others can reach {listen.http[0]}, and what they send is not encrypted: put "
+                    "a proxy with TLS before it"
+                )
             listener = listen_on_port(*listen.http)
             stack.callback(listener.close)
             listeners.append((listener, token))
@@ -274,8 +286,17 @@ class Server:
             known = before.get(node.spec.node_id)
             if known is None or known[0] != node.spec or known[1] is NodeState.OUT:
                 if known is not None and known[1] is not NodeState.OUT:
+                    await self._end_all(node, driver.machine.term)
                     await driver.ask(ev.NodeLost(0.0, node.spec.node_id))
                 await driver.ask(ev.NodeJoined(0.0, node.spec))
+
+    async def _end_all(self, node: LocalNode, term: int) -> None:
+        """End what runs on a node that has changed: its jobs will be placed anew."""
+        for job_id, attempt, _ in await node.runner.list_running():
+            self.notes.append(
+                f"node {node.spec.node_id} has changed: job {job_id} goes on from its checkpoint"
+            )
+            await node.runner.kill(job_id, attempt, term, grace_s=self.options.kill_grace_s)
 
 
 def _cluster(gpus: Mapping[str, GpuSnapshot], profiles: Mapping[str, ProfileTable]) -> Cluster:
