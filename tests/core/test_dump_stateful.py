@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hypothesis import settings
 from hypothesis.stateful import rule
 
 from eaco_core.policies import policy_named
@@ -59,3 +60,7 @@ TestEaco = Eaco.TestCase
 TestEacoPaper = EacoPaper.TestCase
 TestFifo = Fifo.TestCase
 TestFifoSkip = FifoSkip.TestCase
+
+# Every step is taken by two machines, and whole states are compared: fewer examples do.
+for _case in (TestEaco, TestEacoPaper, TestFifo, TestFifoSkip):
+    _case.settings = settings(max_examples=max(10, settings().max_examples // 4))
