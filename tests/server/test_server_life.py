@@ -10,7 +10,6 @@ import pytest
 
 from eaco_adapters.testing.server_process import ServerProcess
 from eaco_adapters.testing.toy_trainer import toy_command
-from eaco_core.errors import EnvironmentFault
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -101,50 +100,3 @@ def test_a_lost_file_of_a_job_does_not_stop_the_server(server: ServerProcess) ->
     server.client.drain("toy", drained=False)
     assert server.wait_for(server.submit("true"))["state"] == "finished"
     assert server.client.status()["queued"] in {0, 1}
-
-
-def test_a_node_on_which_jobs_run_cannot_be_left_out(server: ServerProcess) -> None:
-    server.start()
-    job_id = server.submit("sleep", "60")
-    server.wait_for(job_id, "settled", "observing")
-    server.stop()
-    before = server.config_file.read_text()
-    server.config_file.write_text(before.replace('"toy"', '"other"', 2))
-    with pytest.raises(EnvironmentFault, match="node toy is not in the configuration any more"):
-        server.start()
-    assert len(server.job_processes()) == 1
-    server.config_file.write_text(before)
-    server.start()
-    assert server.client.job(job_id)["attempt"] == 1
-    server.client.cancel(job_id)
-    server.wait_for(job_id, "cancelled")
-    server.stop()
-    server.config_file.write_text(before.replace('"toy"', '"other"', 2))
-    server.start()
-    states = {node["node_id"]: node["state"] for node in server.client.nodes()["nodes"]}
-    assert states == {"toy": "out", "other": "awake"}
-
-
-def test_a_job_on_a_node_that_has_changed_never_runs_twice_at_once(tmp_path: Path) -> None:
-    nodes = {"a": {"simulated_gpus": 1}, "toy": {"simulated_gpus": 1}}
-    with ServerProcess(tmp_path, nodes=nodes) as server:
-        server.start()
-        witness, alone = tmp_path / "witness", tmp_path / "alone"
-        words = toy_command(epochs=20, epoch_s=0.15, witness=str(witness), alone=str(alone))
-        job_id = server.submit(*words, epochs=20)
-        (gpu_id,) = server.wait_for(job_id, "settled", "observing")["gpu_ids"]
-        node_id = gpu_id.split("-")[1]
-        while server.client.job(job_id)["epochs_done"] < 2:
-            time.sleep(0.05)
-        server.stop()
-        text = server.config_file.read_text()
-        place = f'["nodes"."{node_id}"]\n"simulated_gpus" = 1'
-        assert place in text
-        server.config_file.write_text(text.replace(place, place.replace("= 1", "= 2")))
-        server.start()
-        assert f"node {node_id} has changed: job {job_id}" in server.words()
-        job = server.wait_for(job_id, "finished")
-        assert (job["attempt"], job["epochs_done"]) == (2, 20)
-        told = witness.read_text()
-        assert told.count("begin") == 2
-        assert "twice" not in told

@@ -43,6 +43,7 @@ from eaco_core.errors import EnvironmentFault
 from eaco_core.history import decode_line
 from eaco_core.machine import SchedulerMachine
 from eaco_core.policies import policy_named
+from eaco_core.ports import StaleTerm
 from eaco_predictors.own_profiles import read_profiles
 from eaco_telemetry.mqtt import mqtt_connector
 from eaco_telemetry.power import DefaultNodePower
@@ -104,6 +105,8 @@ class Server:
         self.notes += opened.notes
         try:
             await self._run(opened, stop)
+        except StaleTerm as error:
+            raise EnvironmentFault(str(error)) from error
         finally:
             opened.writer.close()
 
@@ -124,6 +127,10 @@ class Server:
             profiles = await asyncio.to_thread(self._profiles)
             executor = LocalExecutor([node.runner for node in self.nodes], self._launch)
             await stack.enter_async_context(executor)
+            # Runners that outlived an older journal know later terms than a new one begins with.
+            term = max(node.runner.term for node in self.nodes)
+            if term >= machine.term:
+                machine.begin_term(term + 1)
             clock = SystemClock(machine.now_s, read_anchor(state_dir / "clock.json"))
             await asyncio.to_thread(
                 complete, book, machine, lambda: _endings(opened), clock.wall_of
