@@ -47,7 +47,7 @@ class FakeService:
         self._note("submit", request)
         return self._view(request.job_id or "made-1"), request.job_id != "old"
 
-    def jobs(self, state: str | None, offset: int, limit: int) -> api.JobList:
+    async def jobs(self, state: str | None, offset: int, limit: int) -> api.JobList:
         self._note("jobs", state, offset, limit)
         return api.JobList(jobs=[self._view("a")], total=1)
 

@@ -48,7 +48,7 @@ class Service(Protocol):
         """Submit a job; True if it is new. Raises InputError, EventRefused, EnvironmentFault."""
         ...
 
-    def jobs(self, state: str | None, offset: int, limit: int) -> api.JobList:
+    async def jobs(self, state: str | None, offset: int, limit: int) -> api.JobList:
         """List jobs."""
         ...
 
@@ -132,7 +132,7 @@ class _Routes:
         state = request.query_params.get("state")
         offset = _whole(request, "offset", 0, least=0, most=_LARGEST)
         limit = _whole(request, "limit", 1000, least=1, most=_MOST_LISTED)
-        return _json(self._service.jobs(state, offset, limit))
+        return _json(await self._service.jobs(state, offset, limit))
 
     async def job(self, request: Request) -> Response:
         return _json(self._service.job(request.path_params["job_id"]))

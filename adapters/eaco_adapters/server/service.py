@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger("eaco.server")
 _READERS: Final = 2
 _WRITERS: Final = 4
+_VIEWS_AT_ONCE: Final = 500
 _TRIES: Final = 3
 
 T = TypeVar("T")
@@ -250,7 +251,7 @@ class SchedulerService:
             )
         return self.job(known.job_id)
 
-    def jobs(self, state: str | None, offset: int, limit: int) -> api.JobList:
+    async def jobs(self, state: str | None, offset: int, limit: int) -> api.JobList:
         """List jobs, in the order in which they were submitted."""
         wanted = None if state is None else GROUPS.get(state)
         if state is not None and wanted is None:
@@ -265,7 +266,11 @@ class SchedulerService:
         ]
         residents = self._residents()
         shown = found[offset : offset + limit]
-        views = [job_view(entry, machine.job(entry.job_id), residents) for entry in shown]
+        views: list[api.JobView] = []
+        for entry in shown:
+            views.append(job_view(entry, machine.job(entry.job_id), residents))
+            if len(views) % _VIEWS_AT_ONCE == 0:
+                await asyncio.sleep(0)  # decisions do not wait for a long list
         return api.JobList(jobs=views, total=len(found))
 
     def job(self, job_id: str) -> api.JobView:

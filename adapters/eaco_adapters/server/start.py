@@ -89,6 +89,7 @@ class Server:
     driver: Driver | None = None
     nodes: list[LocalNode] = field(factory=list["LocalNode"])
     _snapshot_seq: int = 0
+    _snapshot_every: int = _SNAPSHOT_EVERY
     _snapshots: set[asyncio.Task[Path]] = field(factory=set["asyncio.Task[Path]"])
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -207,8 +208,10 @@ class Server:
             self.on_step(step)
         machine = self.driver.machine
         # At the last step of a batch the machine is just where the journal is.
-        if step.seq == machine.seq and step.seq - self._snapshot_seq >= _SNAPSHOT_EVERY:
+        if step.seq == machine.seq and step.seq - self._snapshot_seq >= self._snapshot_every:
             self._snapshot_seq = step.seq
+            # Its cost goes with the number of jobs: the more there are, the less often it is made.
+            self._snapshot_every = max(_SNAPSHOT_EVERY, 2 * len(machine.states()))
             place, state = journal.place, machine.dump_text()
             work = asyncio.to_thread(write_snapshot, journal, place, state)
             task = asyncio.get_running_loop().create_task(work)
