@@ -173,7 +173,7 @@ class BrokerSource:
             shown = f" that {' or '.join(self.patterns)} names" if self.patterns else ""
             raise EnvironmentFault(
                 f"no node{shown} was seen at {self.address} in {wait_s:g} s; is an eaco agent"
-                " running, for this broker and site?"
+                " running, for this broker and site, and may this user read its topics?"
             )
         return self._snapshot(waiting, wait_s)
 
