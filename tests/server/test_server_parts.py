@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 import time
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eaco_adapters.node.shim import Log
 from eaco_adapters.server.connection import Connection
 from eaco_adapters.server.listen import listen_on_path, serve_http
 from eaco_adapters.server.output import read_output
@@ -60,16 +62,47 @@ def test_a_torn_character_waits_until_it_is_whole_or_the_job_has_ended(tmp_path:
     assert read_output([path], 0, 4, ended=False).next_offset == 4
 
 
-def test_output_that_was_turned_over_goes_on_with_the_newest(tmp_path: Path) -> None:
+def test_places_count_from_the_first_byte_that_a_job_wrote(tmp_path: Path) -> None:
     old, new = tmp_path / "1", tmp_path / "2"
+    note = b"[eaco: 500 bytes of earlier output are left out]\n"
     old.write_bytes(b"x" * 10)
-    new.write_bytes(b"new")
-    part = read_output([old, new], 500, 100, ended=False)
-    assert (part.text, part.offset, part.next_offset) == ("new", 10, 13)
+    new.write_bytes(note + b"new")
+    part = read_output([old, new], 0, 5, ended=False)
+    assert (part.text, part.offset, part.next_offset) == ("xxxxx", 500, 505)
+    part = read_output([old, new], 505, 100, ended=False)
+    assert part.text == "xxxxx" + note.decode() + "new"
+    assert part.next_offset == 510 + len(note) + 3
+    part = read_output([old, new], 10_000, 100, ended=False)
+    assert (part.text, part.offset, part.is_last) == ("", 513 + len(note), True)
+    part = read_output([new], 0, 4, ended=False)  # a job that writes such a line itself
+    assert part.offset == 0
     part = read_output([], 7, 100, ended=False)
     assert (part.text, part.offset, part.is_last) == ("", 0, True)
     with pytest.raises(FileNotFoundError):
         read_output([tmp_path / "gone"], 0, 10, ended=False)
+
+
+def test_a_log_that_turns_over_is_followed_without_a_gap_that_is_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    log = Log(20_000)
+    paths = [tmp_path / "output.log.1", tmp_path / "output.log"]
+    got, offset = "", 0
+    for number in range(6000):
+        log.write(b"line %d\n" % number)
+        if number % 7 == 0:
+            there = [path for path in paths if path.exists()]
+            part = read_output(there, offset, 100_000, ended=False)
+            got, offset = got + part.text, part.next_offset
+    os.close(log._fd)
+    notes = re.findall(r"\[eaco: \d+ bytes of earlier output are left out\]\n", got)
+    assert len(notes) > 2
+    for note in notes:  # in the middle of a line, where the file was full
+        got = got.replace(note, "")
+    lines = got.splitlines()
+    assert lines == [f"line {number}" for number in range(len(lines))]
+    assert len(lines) > 5990
 
 
 def _step(seq: int) -> Step:

@@ -1,13 +1,15 @@
 """What a job printed, piece by piece: one text of the files in which it is kept.
 
-A running job's output is in two files at most; when the newer one is full, the older one goes and
-everything that is left moves to the front. Whoever reads from a place that is no longer there goes
-on with the newest file.
+A running job's output is in two files at most; when the newer one is full, the older one goes.
+Places count from the first byte that the job ever wrote: the newer file begins with a note of how
+many bytes before these two files are gone. Whoever reads from such a place goes on with what is
+left.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 from attrs import frozen
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+# As the shim writes it.
+_NOTE = re.compile(rb"\[eaco: (\d{1,18}) bytes of earlier output are left out\]\n")
+_NOTE_BYTES = 128
 _LONGEST_CHARACTER = 4
 _CONTINUES, _CONTINUES_MASK = 0x80, 0xC0
 
@@ -42,11 +47,11 @@ def read_output(paths: Sequence[Path], offset: int, limit: int, *, ended: bool) 
         for path in paths:
             handles.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))  # noqa: PERF401 - closed below if one fails
         sizes = [os.fstat(handle).st_size for handle in handles]
-        total = sum(sizes)
-        if offset > total:
-            offset = total - sizes[-1] if sizes else 0
+        begins = _gone_bytes(handles[-1]) if len(handles) > 1 else 0
+        end = begins + sum(sizes)
+        offset = min(max(offset, begins), end)
         parts: list[bytes] = []
-        begins, at, wanted = 0, offset, limit
+        at, wanted = offset, limit
         for handle, size in zip(handles, sizes, strict=True):
             if wanted and at < begins + size:
                 part = os.pread(handle, min(wanted, begins + size - at), at - begins)
@@ -57,11 +62,16 @@ def read_output(paths: Sequence[Path], offset: int, limit: int, *, ended: bool) 
         for handle in handles:
             os.close(handle)
     data = b"".join(parts)
-    at_end = offset + len(data) >= total
+    at_end = offset + len(data) >= end
     if not (ended and at_end):
         data = _whole_characters(data)
     next_offset = offset + len(data)
     return OutputPart(data.decode("utf-8", errors="replace"), offset, next_offset, at_end)
+
+
+def _gone_bytes(newest: int) -> int:
+    found = _NOTE.match(os.pread(newest, _NOTE_BYTES, 0))
+    return 0 if found is None else int(found[1])
 
 
 def _whole_characters(data: bytes) -> bytes:
