@@ -183,6 +183,41 @@ def test_the_json_can_go_to_a_file_as_well(here: Path, capsys: pytest.CaptureFix
     assert json.loads((here / "out.json").read_text(encoding="utf-8")) == document
 
 
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ("rec.parquet", "--telemetry"),
+        ("./sub/../rec.parquet", "--telemetry"),
+        ("link.json", "--telemetry"),
+        ("hard.json", "--telemetry"),
+        ("jobs.csv", "--jobs"),
+        ("prices.csv", "price"),
+        ("carbon.csv", "price"),
+        ("rec.parquet.parts/0000000001-0000000001.parquet", "parts"),
+    ],
+)
+def test_no_input_is_written_over(
+    here: Path, capsys: pytest.CaptureFixture[str], output: str, said: str
+) -> None:
+    (here / "sub").mkdir()
+    (here / "rec.parquet.parts").mkdir()
+    (here / "link.json").symlink_to("rec.parquet")
+    (here / "hard.json").hardlink_to(here / "rec.parquet")
+    for name in ("prices.csv", "carbon.csv"):
+        (here / name).write_text("start,value\n0,1\n", encoding="utf-8")
+    before = {one: one.read_bytes() for one in here.iterdir() if one.is_file()}
+    status, out, err = _run(
+        capsys,
+        *("--telemetry", "rec.parquet", "--jobs", "jobs.csv", "--output", output),
+        *("--tariff", "prices.csv", "--intensity", "carbon.csv"),
+    )
+    assert (status, out) == (2, "")
+    assert "--output" in err
+    assert said in err
+    assert err.count("\n") == 1
+    assert {one: one.read_bytes() for one in here.iterdir() if one.is_file()} == before
+
+
 def test_simulated_recordings_say_so(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _record(here / "rec.parquet", [evolve(one, simulated=True) for one in _samples()])
     status, out, _ = _run(capsys, "--telemetry", "rec.parquet", "--jobs", "jobs.csv")
@@ -247,7 +282,10 @@ _HEADER = "job,user,gpu_ids,start,end\n"
         (_HEADER + "a,u,GPU-a,2026-12-01T08:00,\n", "line 2: start: .* has no zone"),
         (_HEADER + "a,u,GPU-a,1,2\na,v,GPU-a,3,4\n", "line 3: job a is of user 'u' in a line"),
         (_HEADER + "a,u,0,1796112000,\n", "never by a number"),
-        (_HEADER + 'a,u,"GPU-a,1,2\n', "no CSV file"),
+        (_HEADER + 'a,u,"GPU-a,1,2\n\n', "line 2: .*no CSV file: a quotation mark"),
+        (_HEADER + 'a,u,"GPU-a" ,1,2\n', "line 2: .*no CSV file"),
+        (_HEADER + f"a,u,{'G' * 200_000},1,2\n", "line 2: .*no CSV file: field larger"),
+        (_HEADER + "a,u,GPU-a,1796112000000,\n", "line 2: start: .* looks like milliseconds"),
         (_HEADER.replace("\n", ",pids\n") + "a,u,GPU-a,1,2,12x\n", "line 2: '12x' is no process"),
         ("{}\n", "line 1"),
     ],
@@ -263,9 +301,10 @@ def test_a_bad_line_is_one_sentence_with_its_place(
 
 
 def test_a_file_of_bytes_is_no_csv(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (here / "jobs.csv").write_bytes(b"job,\xff\xfe\n")
+    (here / "jobs.csv").write_bytes(_HEADER.encode() + b"a,u,GPU-a,1,2\njob,\xff\xfe\n")
     status, _, err = _run(capsys, "--telemetry", "rec.parquet", "--jobs", "jobs.csv")
     assert status == 2
+    assert "jobs.csv, line 3: " in err
     assert "not UTF-8" in err
 
 
@@ -284,6 +323,16 @@ def test_a_file_of_bytes_is_no_csv(here: Path, capsys: pytest.CaptureFixture[str
         (["--jobs", "jobs.csv", "--from", "2027-01-01T00:00:00Z"], "nothing was recorded"),
         (["--jobs", "jobs.csv", "--rule", "fair"], "'fair' is not one of"),
         (["--jobs", "jobs.csv", "--output", "no/where.json"], "there is no folder"),
+        (["--jobs", "jobs.csv", "--server-w", "1e308"], "at least 0 and at most 1e\\+09"),
+        (["--jobs", "jobs.csv", "--from", "9", "--to", "8"], r"\(--from\) must be before"),
+        (["--jobs", "jobs.csv", "--from", str(START), "--to", str(START)], "must be before"),
+        (["--jobs", "jobs.csv", "--from", "1796112000000"], "looks like milliseconds"),
+        (["--jobs", "jobs.csv", "--history-start", "9"], "jobs.csv: this is no history"),
+        (["--jobs", "jobs.csv", "--tariff", "1.7e308", "--server-w", "5000"], "the cost .*large"),
+        (
+            ["--jobs", "jobs.csv", "--intensity", "-1.7e308", "--server-w", "5000"],
+            "the CO2 .*large",
+        ),
     ],
 )
 def test_wrong_use_is_one_sentence(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,6 +44,34 @@ def test_times_are_read_to_the_nanosecond(text: str, time_ns: int) -> None:
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="time"):
         parse_time(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "unit"),
+    [
+        ("1796112000000", "milliseconds; .* 1796112000.000"),
+        ("1796112000123.5", "milliseconds"),
+        ("1796112000000000", "microseconds"),
+        ("1796112000000000000", "nanoseconds"),
+    ],
+)
+def test_a_time_in_a_smaller_unit_is_named(text: str, unit: str) -> None:
+    with pytest.raises(InputError, match=f"looks like {unit}"):
+        parse_time(text)
+
+
+def test_powers_and_prices_that_overflow_are_refused() -> None:
+    for name in ("server_w", "gpu_idle_w", "server_idle_w", "max_gap_s"):
+        with pytest.raises(InputError, match=r"at most 1e\+09"):
+            evolve(EnergyOptions(), **{name: 1e308})
+    samples = [
+        NodeSample("n", "s", k, (100 + k) * S, k * S, (GpuSample("G", "nvidia", energy_j=9e9 * k),))
+        for k in range(9)
+    ]
+    for price in (1.7e308, -1.7e308, 1e300):
+        steps = Steps(((0, price), (104 * S, -price / 2)))
+        with pytest.raises(InputError, match=r"the cost .* must be smaller"):
+            account(recordings_of(samples), [JobHold("a", ("G",), 0)], EnergyOptions(tariff=steps))
 
 
 @given(st.integers(0, 253_402_300_799))

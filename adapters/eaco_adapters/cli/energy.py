@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from attrs import frozen
 
 from eaco_adapters.cli import _output
 from eaco_adapters.cli._energy_tables import print_report
@@ -13,6 +15,7 @@ from eaco_adapters.cli._option_types import file_name, number
 from eaco_core.errors import EnvironmentFault, InputError
 from eaco_telemetry.booking import RULES, EnergyOptions, Steps, account, document
 from eaco_telemetry.booking.job_files import read_jobs, read_steps
+from eaco_telemetry.booking.rows import MOST_W
 from eaco_telemetry.booking.times import parse_time
 
 if TYPE_CHECKING:
@@ -21,8 +24,8 @@ if TYPE_CHECKING:
     from eaco_telemetry.booking import EnergyReport, JobHold
     from eaco_telemetry.booking.frames import FrameRecording
 
-_WATTS = number()
-_SECONDS = number()
+_WATTS = number(most=MOST_W)
+_SECONDS = number(most=MOST_W)
 
 _EXAMPLES = """\
 \b
@@ -40,21 +43,29 @@ def _time(value: object) -> int:
         raise click.BadParameter(str(error)) from None
 
 
-def _price(what: str) -> Callable[[object], Steps]:
+@frozen
+class _Price:
+    """A price or an intensity, and the file it is from."""
+
+    steps: Steps
+    file: str | None = None
+
+
+def _price(what: str) -> Callable[[object], _Price]:
     """Make a reader of a number, or of a CSV file of values over time."""
 
-    def price(value: object) -> Steps:  # click shows the name in --help
+    def price(value: object) -> _Price:  # click shows the name in --help
         text = str(value)
         try:
             constant = float(text)
         except ValueError:
             try:
-                return read_steps(file_name(text), what)
+                return _Price(read_steps(file_name(text), what), text)
             except InputError as error:
                 raise click.BadParameter(f"it is no number, and as a file: {error}") from None
         if not math.isfinite(constant):
             raise click.BadParameter(f"{text!r} is no number that a {what} could have")
-        return Steps.constant(constant)
+        return _Price(Steps.constant(constant))
 
     return price
 
@@ -154,6 +165,8 @@ def command(
     as_json: bool,
     output: str | None,
     history_start_ns: int | None,
+    tariff: _Price | None,
+    intensity: _Price | None,
     **options: Any,  # noqa: ANN401 - the fields of EnergyOptions, typed by click
 ) -> None:
     """Book every joule of recorded GPUs on the jobs that held them.
@@ -163,8 +176,14 @@ def command(
     """
     if output is not None:
         _output.check_writable(output)
+        _keep_inputs(output, telemetry, jobs, tariff, intensity)
+    chosen = EnergyOptions(
+        tariff=None if tariff is None else tariff.steps,
+        intensity=None if intensity is None else intensity.steps,
+        **options,
+    )
     holds = read_jobs(jobs, history_start_ns=history_start_ns)
-    report = _account(telemetry, holds, EnergyOptions(**options))
+    report = _account(telemetry, holds, chosen)
     data = document(report)
     if output is not None:
         _output.write_file(output, _output.json_text(data))
@@ -172,6 +191,48 @@ def command(
         _output.print_json(data)
     else:
         print_report(report, by_job=by == "job")
+
+
+def _keep_inputs(
+    output: str,
+    telemetry: Sequence[str],
+    jobs: str,
+    *prices: _Price | None,
+) -> None:
+    """Refuse to write over what is read, whatever name it goes by."""
+    if _output.is_stream(output):
+        return
+    target = _output.real_path(output)
+    inputs = [
+        *(("--telemetry", name) for name in telemetry),
+        ("--jobs", jobs),
+        *(("a price", one.file) for one in prices if one is not None and one.file is not None),
+    ]
+    for option, name in inputs:
+        source = Path(name)
+        if _is_same(target, source):
+            raise InputError(
+                f"--output {output} is the file that {option} reads ({name}); choose another name"
+            )
+        if option != "--telemetry":
+            continue
+        # Also of a recording whose parts were not joined yet.
+        for parts in {f"{source}.parts", f"{source.resolve()}.parts"}:
+            if Path(parts).resolve() in {target, *target.parents}:
+                raise InputError(
+                    f"--output {output} is among the parts of the recording {name}; choose"
+                    " another place"
+                )
+
+
+def _is_same(target: Path, source: Path) -> bool:
+    """Tell whether two names are of one file; a second name of it (hard link) is, too."""
+    try:
+        return target == source.resolve() or (
+            target.exists() and source.exists() and target.samefile(source)
+        )
+    except (OSError, RuntimeError):
+        return False  # what is wrong with it is said when it is read
 
 
 def _account(

@@ -26,10 +26,12 @@ from eaco_telemetry.booking.report import (
     NodeGrounds,
     total_of,
 )
+from eaco_telemetry.booking.rows import MOST_W
 from eaco_telemetry.booking.rules import RULES, Rule
+from eaco_telemetry.booking.times import show_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from attrs import Attribute
 
@@ -39,11 +41,23 @@ if TYPE_CHECKING:
 
 _NS: Final = 1e9
 _NAMED: Final = 3
+_MOST_PAID: Final = 1e290
+"""Far below the largest number, so that sums of what is paid stay numbers."""
 
 
 def _power(_instance: object, attribute: Attribute[float | None], value: float | None) -> None:
     if value is not None and not 0 <= value < math.inf:
         raise InputError(f"{attribute.name} must be a number of at least 0, not {value!r}")
+    if value is not None and value > MOST_W:
+        raise InputError(f"{attribute.name} must be at most {MOST_W:g}, not {value!r}")
+
+
+def _after(instance: EnergyOptions, _attribute: object, value: int | None) -> None:
+    if value is not None and instance.from_ns is not None and value <= instance.from_ns:
+        raise InputError(
+            f"the window begins at {show_time(instance.from_ns)} and ends at {show_time(value)};"
+            " its begin (--from) must be before its end (--to)"
+        )
 
 
 def _known_rule(_instance: object, _attribute: Attribute[Rule], value: Rule) -> None:
@@ -69,7 +83,7 @@ class EnergyOptions:
     server_idle_w: float | None = field(default=None, validator=_power)
     max_gap_s: float | None = field(default=None, validator=_power)
     from_ns: int | None = None
-    to_ns: int | None = None
+    to_ns: int | None = field(default=None, validator=_after)
     tariff: Steps | None = None
     intensity: Steps | None = None
 
@@ -122,9 +136,23 @@ class _Book:
         options = self.options
         return Amount(
             energy_j,
-            None if options.tariff is None else math.fsum(self.cost.get(name, ())),
-            None if options.intensity is None else math.fsum(self.co2_g.get(name, ())),
+            None if options.tariff is None else _sum(self.cost, name, "cost", "tariff"),
+            None if options.intensity is None else _sum(self.co2_g, name, "CO2", "intensity"),
         )
+
+
+def _sum(books: Mapping[str, list[float]], name: str, what: str, per_kwh: str) -> float:
+    """Add up money or carbon, and refuse what no sum with others could be made of."""
+    try:
+        found = math.fsum(books.get(name, ()))
+    except (OverflowError, ValueError):  # larger than any number; infinity less infinity
+        found = math.inf
+    if not abs(found) <= _MOST_PAID:
+        raise InputError(
+            f"the {what} ({name}) is above {_MOST_PAID:g}, which is too large to reckon with;"
+            f" the {per_kwh} of a kWh must be smaller"
+        )
+    return found
 
 
 class _Accountant:
@@ -160,7 +188,10 @@ class _Accountant:
         high = self._last_ns if options.to_ns is None else options.to_ns
         low, high = max(low, self._first_ns), min(high, self._last_ns)
         if low >= high:
-            raise InputError("nothing was recorded in the window of time that is asked for")
+            raise InputError(
+                "nothing was recorded in the window of time that is asked for; the recording is"
+                f" from {show_time(self._first_ns)} to {show_time(self._last_ns)}"
+            )
         for name, steps in (("tariff", options.tariff), ("intensity", options.intensity)):
             if steps is not None and steps.first_ns > low:
                 raise InputError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
@@ -42,10 +42,16 @@ def read_jobs(
     """Read who held which GPU from a CSV file or a history.
 
     `history_start_ns`: Unix time of second 0 of a history that does not say it. Raises
-    InputError with file and line.
+    InputError with file and line, and for `history_start_ns` with a CSV file.
     """
     if _is_history(Path(path)):
         return _read_history(Path(path), history_start_ns)
+    if history_start_ns is not None:
+        raise InputError(
+            "this is no history but a CSV file, whose times say themselves when they are;"
+            " leave out --history-start",
+            where=str(path),
+        )
     return _read_csv(Path(path))
 
 
@@ -149,10 +155,8 @@ def _rows(
     """Give the lines of a CSV file by the names in its first line, with their numbers."""
     header: list[str] | None = None
     with _reading(path) as file:
-        reader = csv.reader(file, strict=True)
-        for cells in reader:
-            cells = [cell.strip() for cell in cells]  # noqa: PLW2901 - never the raw ones
-            where = f"{path}, line {reader.line_num}"
+        for line, cells in _records(file, path):
+            where = f"{path}, line {line}"
             if not any(cells):
                 continue
             if header is None:
@@ -163,12 +167,42 @@ def _rows(
                     f"it has {len(cells)} cells, and the first line names {len(header)}",
                     where=where,
                 )
-            yield reader.line_num, dict(zip(header, cells, strict=True))
+            yield line, dict(zip(header, cells, strict=True))
     if header is None:
         raise InputError(
             f"the file is empty; its first line must name the columns: {','.join(needed)}",
             where=str(path),
         )
+
+
+def _records(file: IO[str], path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Give each record and its line; what is no CSV is told with the line it begins in."""
+    reader = csv.reader(file, strict=True)
+    while True:
+        begin = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            said = str(error)
+            if said == "unexpected end of data":
+                said = "a quotation mark is opened in it and never closed"
+            raise InputError(
+                f"this is no CSV file: {said}", where=f"{path}, line {begin}"
+            ) from None
+        yield reader.line_num, [cell.strip() for cell in cells]
+
+
+def _line_of_no_text(path: Path) -> str:
+    """Name the first line that is not UTF-8, if the file can be read once more."""
+    with suppress(OSError), path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError:
+                return f"{path}, line {number}"
+    return str(path)
 
 
 @contextmanager
@@ -182,9 +216,9 @@ def _reading(path: Path) -> Generator[IO[str]]:
     except IsADirectoryError:
         raise InputError("this is a folder; name a file", where=str(path)) from None
     except UnicodeDecodeError:
-        raise InputError("this is no CSV file: it is not UTF-8", where=str(path)) from None
-    except csv.Error as error:
-        raise InputError(f"this is no CSV file: {error}", where=str(path)) from None
+        raise InputError(
+            "this is no CSV file: it is not UTF-8", where=_line_of_no_text(path)
+        ) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
 
