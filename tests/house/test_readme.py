@@ -38,7 +38,8 @@ EACO = [
 
 
 def test_two_commands_bring_everything_up() -> None:
-    found = [match for line in LINES if (match := SETUP.fullmatch(line.split(" simulate")[0].split(" -n ")[0]))]
+    bare = [line.split(" simulate")[0].split(" -n ")[0] for line in LINES]
+    found = [match for line in bare if (match := SETUP.fullmatch(line))]
     assert [match["tool"] for match in found] == ["eaco", "pytest"]
     for match in found:
         assert match["extra"] in PROJECT["optional-dependencies"]
