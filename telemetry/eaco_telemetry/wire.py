@@ -11,10 +11,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-import msgspec
 from attrs import fields, make_class
-from msgspec import UNSET
-from msgspec.structs import astuple
+
+try:
+    import msgspec
+    from msgspec import UNSET
+    from msgspec.structs import astuple
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        "messages need the package msgspec, which is not installed;"
+        " install it with: pip install 'eaco[mqtt]'",
+        name=missing.name,
+    ) from None
 
 from eaco_core.errors import InputError
 from eaco_telemetry._forms import (

@@ -10,8 +10,16 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.registry import Collector, CollectorRegistry
+
+try:
+    from prometheus_client.core import CounterMetricFamily
+    from prometheus_client.registry import Collector, CollectorRegistry
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        "the Prometheus endpoint needs the package prometheus_client, which is not installed;"
+        " install it with: pip install 'eaco[prometheus]'",
+        name=missing.name,
+    ) from None
 
 from eaco_core.errors import InputError
 from eaco_telemetry.exporters._families import Families, dcgm_families, hw_families

@@ -5,11 +5,20 @@ Needs polars: ``pip install 'eaco[record]'``. See docs/recording.md for the colu
 
 from __future__ import annotations
 
-from eaco_telemetry.recording.columns import COLUMNS, RECORDING_SCHEMA
-from eaco_telemetry.recording.reading import read_frame, scan_recording
-from eaco_telemetry.recording.recorder import Recorder
-from eaco_telemetry.recording.replay import ReplayReader, replay
-from eaco_telemetry.recording.samples import Recorded, read_recorded, read_samples
+try:
+    from eaco_telemetry.recording.columns import COLUMNS, RECORDING_SCHEMA
+    from eaco_telemetry.recording.reading import read_frame, scan_recording
+    from eaco_telemetry.recording.recorder import Recorder
+    from eaco_telemetry.recording.replay import ReplayReader, replay
+    from eaco_telemetry.recording.samples import Recorded, read_recorded, read_samples
+except ModuleNotFoundError as missing:
+    if missing.name != "polars":
+        raise
+    raise ModuleNotFoundError(
+        "recordings need the package polars, which is not installed;"
+        " install it with: pip install 'eaco[record]'",
+        name=missing.name,
+    ) from None
 
 __all__ = [
     "COLUMNS",

@@ -14,6 +14,7 @@ import fcntl
 import io
 import os
 import re
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 import polars as pl
@@ -25,7 +26,6 @@ from eaco_telemetry.recording.columns import RECORDING_SCHEMA, SCHEMA_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
 
 PARTS_KEY: Final = "eaco.parts"
 """Metadata of a recording: the number of the last part that is in it."""
@@ -47,6 +47,28 @@ class Part:
     last: int
 
 
+def recording_at(path: str | os.PathLike[str]) -> Path:
+    """Give where a recording really is: a link is followed, so that it stays a link.
+
+    The parts are beside the real file, whatever link it is reached by. Raises `InputError`
+    for a name that polars cannot open.
+    """
+    found = Path(path)
+    try:
+        os.fspath(found).encode()
+    except UnicodeEncodeError:
+        raise InputError(
+            f"the name {os.fsencode(found)!r} is not UTF-8 text, as that of a recording must"
+            " be; rename the file"
+        ) from None
+    if not os.path.islink(found):  # noqa: PTH114 - of Path it raises in a closed folder
+        return found
+    real = Path(os.path.realpath(found))
+    if os.path.islink(real):  # noqa: PTH114 - as above
+        raise InputError("is a link that leads back to itself", where=str(found))
+    return recording_at(real)
+
+
 def parts_folder(recording: Path) -> Path:
     """Give the folder of the parts of a recording; it need not exist."""
     return recording.with_name(f"{recording.name}.parts")
@@ -54,7 +76,8 @@ def parts_folder(recording: Path) -> Path:
 
 def joined_through(recording: Path) -> int:
     """Give the number of the last part that a recording has; 0 if it does not say."""
-    text = pl.read_parquet_metadata(recording).get(PARTS_KEY, "0")
+    with recording.open("rb") as stream:  # polars would take [ and * in a name for a pattern
+        text = pl.read_parquet_metadata(stream).get(PARTS_KEY, "0")
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
@@ -121,7 +144,11 @@ class Lock:
 
     def _take(self, recording: Path) -> IO[bytes]:
         while True:
-            self._folder.mkdir(exist_ok=True)
+            try:
+                self._folder.mkdir()
+            except FileExistsError:
+                if self._folder.is_symlink() and not self._folder.exists():
+                    raise NotADirectoryError from None  # a link to nothing
             try:
                 stream = self._path.open("ab")
             except FileNotFoundError:
@@ -172,7 +199,7 @@ def _sink(path: Path, rows: pl.LazyFrame, metadata: dict[str, str]) -> None:
 
     def write(target: Path) -> None:
         rows.sink_parquet(
-            target,
+            target.absolute(),  # or a name that begins with ~ means a home
             compression="zstd",
             metadata=metadata,
             row_group_size=ROW_GROUP,

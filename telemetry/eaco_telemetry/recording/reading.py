@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -24,7 +23,8 @@ from eaco_telemetry.recording.columns import (
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Generator, Iterable, Mapping
+    from pathlib import Path
 
 POLARS_ERRORS: Final = (PolarsError, PanicException)
 """What polars raises for a file that it cannot make sense of."""
@@ -44,12 +44,13 @@ def scan_recording(path: str | os.PathLike[str]) -> pl.LazyFrame:
     """Give the rows of a recording to ask polars about, without loading them.
 
     All columns of `columns.COLUMNS` are there; those that an older version did not write
-    are null. Parts that a killed agent left, or that are being written now, are included.
+    are null. Parts that a killed agent left, or that are being written now, are included;
+    a link is followed.
     While somebody records, collect at once: parts are joined from time to time.
 
     Raises `InputError` if there is no such file or it is no recording.
     """
-    return pl.concat([one.rows for one in sources(Path(path))], how="vertical")
+    return pl.concat([one.rows for one in sources(path)], how="vertical")
 
 
 def read_frame(path: str | os.PathLike[str], kinds: Iterable[str] | None = None) -> pl.DataFrame:
@@ -61,15 +62,17 @@ def read_frame(path: str | os.PathLike[str], kinds: Iterable[str] | None = None)
     wanted = None if kinds is None else sorted(set(kinds))
     if wanted is not None and not set(wanted) <= set(KINDS):
         raise InputError(f"the kinds of rows are {', '.join(KINDS)}, not {', '.join(wanted)}")
+    where = _parts.recording_at(path)
     for _ in range(_TRIES):
-        before = _stamp(Path(path))
-        rows = scan_recording(path)
+        with _readable(where):
+            before = _stamp(where)
+        rows = scan_recording(where)
         if wanted is not None:
             rows = keep(rows, pl.col("kind").is_in(wanted))
         # While it is recorded, parts may be joined with others under our hands.
         with contextlib.suppress(FileNotFoundError):
-            frame = collect(rows, Path(path))
-            if _stamp(Path(path)) == before:
+            frame = collect(rows, where)
+            if _stamp(where) == before:
                 return frame
     raise EnvironmentFault(f"{path}: the recording changes too fast to be read; try again")
 
@@ -86,10 +89,11 @@ def collect(rows: pl.LazyFrame, path: Path) -> pl.DataFrame:
         raise damaged(path, error) from error
 
 
-def sources(path: Path) -> list[Source]:
+def sources(path: str | os.PathLike[str]) -> list[Source]:
     """Give the files that a recording consists of now, each checked, in their order."""
+    path = _parts.recording_at(path)
     for _ in range(_TRIES):
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError), _readable(path):
             before = _stamp(path)
             found = _sources(path)
             if _stamp(path) == before:
@@ -108,12 +112,34 @@ def source(path: Path, *, keep_unknown: bool = False) -> Source:
             raise InputError(f"has no column {name!r}, so it is no recording", where=str(path))
     columns = [_column(name, COLUMNS[name], found.get(name), path) for name in COLUMNS]
     unknown = [pl.col(name) for name in found if keep_unknown and name not in COLUMNS]
-    return Source(path, select(pl.scan_parquet(path, glob=False), columns + unknown))
+    return Source(path, select(pl.scan_parquet(path.absolute(), glob=False), columns + unknown))
+
+
+def part_source(part: _parts.Part, *, keep_unknown: bool = False) -> Source:
+    """Check one part, as `source` does, and say what can be done about one that is unusable."""
+    try:
+        return source(part.path, keep_unknown=keep_unknown)
+    except InputError as error:
+        raise InputError(
+            f"{error}; it is one part of a recording: move it away to go on without its rows"
+        ) from error
 
 
 def damaged(path: Path, error: BaseException) -> InputError:
     """Say that a file cannot be understood."""
     return InputError(f"is no Parquet file, or it is damaged ({one_line(error)})", where=str(path))
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Generator[None, None, None]:
+    """Say in a sentence that a recording or the folder of its parts may not be read."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        where = error.filename or path
+        raise EnvironmentFault(f"{where}: cannot be read: {one_line(error)}") from error
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
@@ -130,8 +156,14 @@ def _sources(path: Path) -> list[Source]:
         raise InputError("is not a file", where=str(path))
     found = [source(path)] if path.exists() else []
     through = _parts.joined_through(path) if found else 0
-    found += [source(part.path) for part in _parts.live_parts(path, through)]
+    found += [part_source(part) for part in _parts.live_parts(path, through)]
     if not found:
+        if _parts.parts_folder(path).is_dir():
+            raise InputError(
+                "nothing is recorded yet: a recorder writes its first part after a minute at the"
+                " latest, and all when it ends",
+                where=str(path),
+            )
         raise InputError("there is no such recording", where=str(path))
     return found
 
@@ -139,8 +171,11 @@ def _sources(path: Path) -> list[Source]:
 def _header(path: Path) -> Mapping[str, pl.DataType]:
     try:
         check_seal(path)
-        version = pl.read_parquet_metadata(path).get(SCHEMA_KEY, RECORDING_SCHEMA)
-        found = pl.read_parquet_schema(path)
+        # Opened here, because polars takes [ and * in a name for a pattern.
+        with path.open("rb") as stream:
+            version = pl.read_parquet_metadata(stream).get(SCHEMA_KEY, RECORDING_SCHEMA)
+        with path.open("rb") as stream:
+            found = pl.read_parquet_schema(stream)
     except FileNotFoundError:
         raise
     except OSError as error:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import queue
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -20,6 +20,7 @@ from eaco_telemetry.recording.columns import frame_of, sample_rows
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from eaco_core.errors import EacoError
     from eaco_telemetry.meta import NodeEvent
@@ -52,10 +53,11 @@ class Recorder:
     Rows go to the disk at the latest `flush_s` after they were taken, or when `flush_rows`
     are there: whatever kills the process, no more than that is lost. `close` joins the parts
     into the file; its memory does not grow with the recording. A file that is there already
-    is continued, and so are the parts of a recorder that was killed.
+    is continued, and so are the parts of a recorder that was killed. A link stays a link: what
+    it points to is written.
 
     Raises `InputError` if `path` is something else than a recording, or is being recorded
-    by another process, and `EnvironmentFault` if the folder cannot be written to.
+    by another process, or may not be written, and `EnvironmentFault` if the disk fails.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class Recorder:
             raise InputError(f"flush_s must be above 0 seconds, not {flush_s!r}")
         if flush_rows < 1:
             raise InputError(f"flush_rows must be at least 1, not {flush_rows!r}")
-        self._path = Path(path)
+        self._path = _parts.recording_at(path)
         self._flush_s, self._flush_rows = flush_s, flush_rows
         self._rows: list[list[Any]] = []
         self._first_s = 0.0
@@ -168,7 +170,7 @@ class Recorder:
             through = _parts.joined_through(self._path)
         live = _parts.live_parts(self._path, through)
         for part in live:
-            reading.source(part.path)
+            reading.part_source(part)
         _parts.remove_leftovers(self._path, live)
         self._last = live[-1].last if live else through
         return live
@@ -255,10 +257,24 @@ class Recorder:
             self._fault = InternalError(f"{self._path}: recording stopped: {error!r}")
 
 
+_NOT_ALLOWED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
 def _locked(path: Path) -> _parts.Lock:
     try:
         return _parts.Lock(path)
     except FileNotFoundError:
         raise InputError("there is no such folder", where=str(path.parent)) from None
+    except NotADirectoryError:
+        raise InputError(
+            "is a file, but the parts of the recording go to a folder of that name; move it away,"
+            " or record to another name",
+            where=str(_parts.parts_folder(path)),
+        ) from None
     except OSError as error:
+        if error.errno in _NOT_ALLOWED:
+            raise InputError(
+                f"the folder may not be written ({error.strerror}); choose another",
+                where=str(path.parent),
+            ) from None
         raise EnvironmentFault(f"{path}: cannot record here: {error.strerror}") from error
