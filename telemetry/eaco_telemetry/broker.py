@@ -13,8 +13,10 @@ import json
 import os
 import shutil
 import socket
+import stat
 import sys
 import tempfile
+import time
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -36,6 +38,8 @@ _START_S: Final = 15.0
 _POLL_S: Final = 0.02
 _STOP_S: Final = 3.0
 _TOLD: Final = 400
+_FOLDER_PREFIX: Final = "eaco-broker-"
+_STALE_S: Final = 600.0  # a folder is there only while a broker starts, which ends far sooner
 _MOSQUITTO: Final = """\
 listener {port} {host}
 allow_anonymous true
@@ -101,15 +105,41 @@ async def running_broker(
     number = _free_port() if port is None else port
     if port is not None:
         _check_free(port)
-    with tempfile.TemporaryDirectory(prefix="eaco-broker-") as folder:
-        process = await _started(_command(chosen, number, Path(folder)), Path(folder))
+    process = await _running(chosen, number)
+    try:
+        if log is not None:
+            log.info("a broker (%s) listens on %s:%d", chosen, LOOPBACK, number)
+        yield BrokerAddress(LOOPBACK, number, chosen)
+    finally:
+        await _stop(process)
+
+
+async def _running(kind: str, port: int) -> asyncio.subprocess.Process:
+    """Start a broker and wait until it takes connections.
+
+    Its folder goes as soon as it has read its configuration, so that a kill of this process
+    leaves none behind; one that a kill during the start left goes at a later start.
+    """
+    _remove_stale()
+    with tempfile.TemporaryDirectory(prefix=_FOLDER_PREFIX) as name:
+        folder = Path(name)
+        process = await _started(_command(kind, port, folder), folder)
         try:
-            await _ready(process, chosen, number, Path(folder))
-            if log is not None:
-                log.info("a broker (%s) listens on %s:%d", chosen, LOOPBACK, number)
-            yield BrokerAddress(LOOPBACK, number, chosen)
-        finally:
+            await _ready(process, kind, port, folder)
+        except BaseException:
             await _stop(process)
+            raise
+    return process
+
+
+def _remove_stale() -> None:
+    """Remove folders of processes that were killed while a broker started."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_FOLDER_PREFIX}*"):
+        with suppress(OSError):
+            found = path.lstat()
+            old = time.time() - found.st_mtime > _STALE_S
+            if old and stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def mosquitto_program() -> str | None:
@@ -179,7 +209,7 @@ async def _started(command: Sequence[str], folder: Path) -> asyncio.subprocess.P
                 stdin=asyncio.subprocess.PIPE,  # iotcore ends when this closes
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=errors,
-                cwd=folder,
+                cwd="/",  # the folder of the user must not matter, and ours goes
                 start_new_session=True,  # Ctrl-C is for us; we end the broker in order
             )
         except OSError as error:

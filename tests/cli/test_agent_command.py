@@ -24,7 +24,8 @@ import pytest
 from eaco_adapters.cli import _app
 from eaco_telemetry.broker import mosquitto_program
 from eaco_telemetry.mqtt import mqtt_connector
-from eaco_telemetry.recording import read_samples
+from eaco_telemetry.recording import Recorder, read_samples
+from eaco_telemetry.samples import NodeSample
 from eaco_telemetry.testing.broker_kills import KillableBroker, free_port
 from eaco_telemetry.testing.certificates import has_openssl, make_certificates
 from eaco_telemetry.topics import filters
@@ -353,6 +354,64 @@ def test_recording_and_replay(start: Callable[..., Command], tmp_path: Path) -> 
     assert len(list(read_samples(again))) == len(samples)
 
 
+def test_a_recording_under_a_name_like_a_pattern_ends_in_order(
+    start: Callable[..., Command], tmp_path: Path
+) -> None:
+    folder = tmp_path / "d[x]"
+    folder.mkdir()
+    path = folder / "r*.parquet"
+    agent = start(
+        *("--simulate", "1", "--broker", "none", "--period-s", "0.1", "--record", str(path))
+    )
+    agent.wait_for(r"publishes nothing")
+    time.sleep(0.5)
+    assert agent.end() == 0
+    assert "Traceback" not in agent.said
+    assert list(folder.iterdir()) == [path]
+    assert list(read_samples(path))
+
+
+def test_the_parts_of_a_killed_agent_are_played(tmp_path: Path) -> None:
+    recording = tmp_path / "day.parquet"
+    recorder = Recorder(recording)
+    recorder.take(NodeSample("box", "s1", 0, 0, 0, ()))
+    assert recorder.flush()
+    try:
+        assert not recording.exists()
+        played = _once("--replay", str(recording), "--speed", "inf", "--broker", "none")
+    finally:
+        recorder.close()
+    assert played.returncode == 0, played.stderr
+    assert "plays the recording" in played.stderr
+
+
+@pytest.mark.parametrize("option", ["--record", "--replay"])
+def test_a_file_name_that_is_no_text_is_one_sentence(tmp_path: Path, option: str) -> None:
+    name = os.fsdecode(os.fsencode(tmp_path) + b"/r\xff.parquet")
+    sensors = ["--simulate", "1"] if option == "--record" else []
+    done = _once(option, name, "--broker", "none", *sensors)
+    assert done.returncode == 2, done.stderr
+    assert "is not UTF-8 text" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_stop_is_heard_while_the_own_broker_starts(
+    start: Callable[..., Command], tmp_path: Path
+) -> None:
+    slow = tmp_path / "mosquitto"
+    slow.write_text("#!/bin/sh\nexec sleep 600\n", encoding="ascii")
+    slow.chmod(0o755)
+    agent = start(
+        *("--simulate", "1", "--broker", "embedded"),
+        env={"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "TMPDIR": str(tmp_path)},
+    )
+    agent.wait_for("starts a broker")
+    assert agent.end() == 0
+    assert "stopped before the broker was up" in agent.said
+    assert "Traceback" not in agent.said
+    assert list(tmp_path.iterdir()) == [slow]
+
+
 @needs_mosquitto
 def test_metrics_and_home_assistant(start: Callable[..., Command], broker: KillableBroker) -> None:
     port = free_port()
@@ -410,7 +469,13 @@ def test_this_machine_is_read_without_root_and_without_a_gpu() -> None:
         (["--replay", "missing.parquet", "--broker", "none"], "no such recording"),
         (["--replay", "x.parquet", "--record", "x.parquet"], "--record"),
         (["--node", "a/b"], "the node"),
-        (["--site", ""], "the site"),
+        (["--site", ""], "--site is empty"),
+        (["--node", ""], "--node is empty"),
+        (["--broker", ""], "--broker is empty"),
+        (["--once", "--broker", ""], "--broker is empty"),
+        (["--once", "--reader", ""], "--reader is empty"),
+        (["--username", ""], "--username is empty"),
+        (["--plug", ""], "--plug is empty"),
         (["--period-s", "0"], "0"),
         (["--backoff-cap-s", "-1"], "-1"),
         (["--broker", "none", "--reader", "abacus"], "abacus"),

@@ -144,3 +144,31 @@ def test_a_broker_that_ends_while_starting_tells_why(
 
     with pytest.raises(EnvironmentFault, match="status 3: out of order"):
         asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kill_leaves_no_folder_behind(kind: str, tmp_path: Path) -> None:
+    old, young = tmp_path / "eaco-broker-old", tmp_path / "eaco-broker-young"
+    old.mkdir()
+    (old / "stderr").write_bytes(b"")
+    young.mkdir()
+    os.utime(old, (1.0, 1.0))
+    program = (
+        "import asyncio\n"
+        "from eaco_telemetry.broker import running_broker\n"
+        "async def main():\n"
+        f"    async with running_broker({kind!r}) as address:\n"
+        "        print(address.port, flush=True)\n"
+        "        await asyncio.sleep(600)\n"
+        "asyncio.run(main())\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    ) as parent:
+        assert parent.stdout is not None
+        assert int(parent.stdout.readline()) > 0
+        parent.kill()
+        parent.wait()
+    assert list(tmp_path.iterdir()) == [young]

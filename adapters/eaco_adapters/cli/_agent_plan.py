@@ -143,8 +143,6 @@ def announcer(plan: Plan) -> Callable[[NodeMeta], Iterable[tuple[str, bytes]]]:
 def _replayed(plan: Plan, path: Path) -> Parts:
     from eaco_telemetry.recording import ReplayReader  # noqa: PLC0415 - needs polars
 
-    if not path.exists():
-        raise InputError("there is no such recording", where=str(path))
     name = plan.node_id if plan.named else None
     try:  # --node may be one of several nodes of a recording, or a new name for the only one
         source = ReplayReader(path, plan.speed, node_id=name)

@@ -7,7 +7,7 @@ import json
 import signal
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from attrs import asdict, evolve
@@ -20,9 +20,11 @@ from eaco_telemetry.transport import MQTT_PORT, MqttOptions
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import AsyncGenerator, Generator
+    from collections.abc import AsyncGenerator, Coroutine, Generator
 
     from eaco_telemetry.transport import Connect
+
+T = TypeVar("T")
 
 _STOPS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _COUNT_EVERY_S: Final = 60.0
@@ -84,7 +86,11 @@ async def _run_agent(plan: Plan, parts: Parts, stop: asyncio.Event, log: logging
         # The agent closes both; this is for when it does not come to run.
         stack.callback(parts.close_sinks)
         stack.push_async_callback(parts.source.close)
-        connect, where = await _broker(plan, parts, stack, log)
+        found = await _unless_stopped(_broker(plan, parts, stack, log), stop)
+        if found is None:
+            log.info("stopped before the broker was up")
+            return
+        connect, where = found
         options = AgentOptions(
             node_id=parts.node_id,
             site=plan.site,
@@ -113,6 +119,21 @@ async def _run_agent(plan: Plan, parts: Parts, stop: asyncio.Event, log: logging
             log.info("stopped: %s", _counted(facts), extra={"facts": facts})
 
 
+async def _unless_stopped(work: Coroutine[Any, Any, T], stop: asyncio.Event) -> T | None:
+    """Do work that may take long; give it up, and give None, when a signal comes first."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            working.cancel()
+            await asyncio.wait({working})
+        return None if working.cancelled() else working.result()
+    finally:
+        working.cancel()
+        stopping.cancel()
+        await asyncio.wait({working, stopping})
+
+
 async def _broker(
     plan: Plan, parts: Parts, stack: AsyncExitStack, log: logging.Logger
 ) -> tuple[Connect | None, str]:
@@ -139,6 +160,7 @@ async def _own_broker(
     """Run a broker beside the agent, on the usual port if that is free."""
     from eaco_telemetry.broker import PortTaken, running_broker  # noqa: PLC0415 - rarely used
 
+    log.info("starts a broker for this machine only")
     async with AsyncExitStack() as stack:
         try:
             address = await stack.enter_async_context(running_broker(port=MQTT_PORT))
@@ -146,7 +168,7 @@ async def _own_broker(
             address = await stack.enter_async_context(running_broker())
             log.info("the port %d is in use, so the broker takes another", MQTT_PORT)
         log.info(
-            "runs a broker (%s) for this machine only; see it with: eaco top --broker %s",
+            "runs a broker (%s); see it with: eaco top --broker %s",
             address.kind,
             address,
         )

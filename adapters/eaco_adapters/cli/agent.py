@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from eaco_adapters.cli._mqtt_options import Login, connection, mqtt_options_with
 from eaco_adapters.cli._option_types import file_path, number
+from eaco_adapters.cli._output import real_path
 from eaco_core.errors import InputError
 
 if TYPE_CHECKING:
@@ -168,6 +169,7 @@ def _connection(broker: str, login: Login, site: str, node_id: str) -> MqttOptio
 
 def _checked(context: click.Context, broker: str | None, login: Login, **given: Any) -> str:  # noqa: ANN401 - as above
     """Refuse options that contradict each other or would do nothing; give the broker."""
+    _refuse_empty(context, {"broker": broker, "username": login.username, **given})
     if given["once"]:
         if broker not in {None, "none"}:
             raise click.UsageError("--once prints one sample and needs no --broker", context)
@@ -187,14 +189,26 @@ def _checked(context: click.Context, broker: str | None, login: Login, **given: 
     else:
         what = "--replay plays a recording"
         _refuse(context, given, what, *_SENSORS)
-        if given["record"] is not None and given["record"].resolve() == given["replay"].resolve():
+        if given["record"] is not None and real_path(given["record"]) == real_path(given["replay"]):
             raise InputError("--record would write into the recording that --replay plays")
     return broker
+
+
+def _refuse_empty(context: click.Context, given: dict[str, Any]) -> None:
+    """Refuse an empty text, which is most likely a variable of the shell that was never set."""
+    for name, value in given.items():
+        if value == "" or (isinstance(value, tuple) and "" in value):
+            raise click.UsageError(
+                f"{_option(name)} is empty; is a variable of the shell not set?", context
+            )
+
+
+def _option(name: str) -> str:
+    return "--plug" if name == "plugs" else f"--{name.replace('_', '-')}"
 
 
 def _refuse(context: click.Context, given: dict[str, Any], why: str, *names: str) -> None:
     """Refuse options that were given and would do nothing: the user expects something of them."""
     for name in names:
         if name in given and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            option = "--plug" if name == "plugs" else f"--{name.replace('_', '-')}"
-            raise click.UsageError(f"{option} cannot be here: {why}", context)
+            raise click.UsageError(f"{_option(name)} cannot be here: {why}", context)
