@@ -18,6 +18,8 @@ try:
     from msgspec import UNSET
     from msgspec.structs import astuple
 except ModuleNotFoundError as missing:
+    if (missing.name or "").partition(".")[0] != "msgspec":
+        raise
     raise ModuleNotFoundError(
         "messages need the package msgspec, which is not installed;"
         " install it with: pip install 'eaco[mqtt]'",

@@ -161,7 +161,7 @@ def test_a_folder_that_may_not_be_used_is_one_sentence(tmp_path: Path) -> None:
     assert said.startswith("InputError")
     assert "may not be written" in said
     said = _errors_of_a_user("read_frame", path)
-    assert said.startswith("EnvironmentFault")
+    assert said.startswith("InputError")
     assert "Permission denied" in said
 
 

@@ -15,6 +15,8 @@ try:
     from prometheus_client.core import CounterMetricFamily
     from prometheus_client.registry import Collector, CollectorRegistry
 except ModuleNotFoundError as missing:
+    if (missing.name or "").partition(".")[0] != "prometheus_client":
+        raise
     raise ModuleNotFoundError(
         "the Prometheus endpoint needs the package prometheus_client, which is not installed;"
         " install it with: pip install 'eaco[prometheus]'",

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
     from pathlib import Path
 
+    from eaco_core.errors import EacoError
+
 POLARS_ERRORS: Final = (PolarsError, PanicException)
 """What polars raises for a file that it cannot make sense of."""
 
@@ -84,7 +86,7 @@ def collect(rows: pl.LazyFrame, path: Path) -> pl.DataFrame:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise EnvironmentFault(f"{path}: cannot be read: {one_line(error)}") from error
+        raise unreadable(path, error) from error
     except POLARS_ERRORS as error:
         raise damaged(path, error) from error
 
@@ -130,6 +132,13 @@ def damaged(path: Path, error: BaseException) -> InputError:
     return InputError(f"is no Parquet file, or it is damaged ({one_line(error)})", where=str(path))
 
 
+def unreadable(path: object, error: OSError) -> EacoError:
+    """Say that the system does not give a file; who may not read it named the wrong one."""
+    if isinstance(error, PermissionError):
+        return InputError(f"cannot be read: {one_line(error)}", where=str(path))
+    return EnvironmentFault(f"{path}: cannot be read: {one_line(error)}")
+
+
 @contextlib.contextmanager
 def _readable(path: Path) -> Generator[None, None, None]:
     """Say in a sentence that a recording or the folder of its parts may not be read."""
@@ -138,8 +147,7 @@ def _readable(path: Path) -> Generator[None, None, None]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        where = error.filename or path
-        raise EnvironmentFault(f"{where}: cannot be read: {one_line(error)}") from error
+        raise unreadable(error.filename or path, error) from error
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
@@ -179,7 +187,7 @@ def _header(path: Path) -> Mapping[str, pl.DataType]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise EnvironmentFault(f"{path}: cannot be read: {one_line(error)}") from error
+        raise unreadable(path, error) from error
     except POLARS_ERRORS as error:
         raise damaged(path, error) from error
     if version != RECORDING_SCHEMA:
