@@ -392,7 +392,116 @@ def test_a_recording_without_gpus_and_sensors_has_no_energy(
     _record(here / "rec.parquet", [evolve(one, gpus=()) for one in _samples()])
     (here / "jobs.csv").write_text(_HEADER, encoding="utf-8")
     document = _document(capsys, "--jobs", "jobs.csv", "--server-w", "100")
-    assert document["total"]["energy_j"] == 0.0
+    assert document["total"]["energy_j"] is None
+    assert document["difference_j"] is None
+    assert {one["energy_j"] for one in document["parts"].values()} == {None}
+    assert any("Nothing was measured" in one for one in document["notes"])
     status, out, _ = _run(capsys, "--telemetry", "rec.parquet", "--jobs", "jobs.csv")
     assert status == 0
     assert "No job held a GPU" in out
+    assert re.search(r"^total +- +- +-$", out, re.MULTILINE)
+
+
+_UNMEASURED = {"energy_j": None, "energy_kwh": None, "cost": None, "co2_g": None}
+
+
+@pytest.mark.parametrize("dark", ["x,eve,GPU-z,{},,", "x,eve,GPU-b,{},,nosuch", "x,eve,GPU-n,{},,"])
+def test_what_was_not_measured_is_null_and_never_0(
+    here: Path, capsys: pytest.CaptureFixture[str], dark: str
+) -> None:
+    mute = GpuSample("GPU-n", "nvidia")
+    _record(here / "rec.parquet", [evolve(one, gpus=(*one.gpus, mute)) for one in _samples()])
+    lines = [f"a,ada,GPU-a,{START},,", f"b,ada,GPU-z,{START},,", dark.format(START)]
+    text = _HEADER.replace("\n", ",node\n") + "\n".join(lines) + "\n"
+    (here / "jobs.csv").write_text(text, encoding="utf-8")
+    prices = ["--jobs", "jobs.csv", "--tariff", "1", "--intensity", "1"]
+    document = _document(capsys, *prices)
+    jobs = {job["job"]: job for job in document["jobs"]}
+    users = {user["user"]: user for user in document["users"]}
+    for one in (jobs["b"], jobs["x"], users["eve"]):
+        assert {name: one[name] for name in _UNMEASURED} == _UNMEASURED
+        assert one["covered_ratio"] == 0.0
+    # Ada has one job that was measured and one that was not.
+    assert users["ada"]["energy_j"] == jobs["a"]["energy_j"] == pytest.approx(1_260_000.0)
+    assert users["ada"]["covered_ratio"] == pytest.approx(0.5)
+    assert document["parts"]["jobs"]["energy_j"] == pytest.approx(1_260_000.0)
+    status, out, _ = _run(capsys, "--telemetry", "rec.parquet", *prices)
+    assert status == 0
+    assert re.search(r"^eve +1 +1.00 +0% +- +- +- +-$", out, re.MULTILINE)
+    assert "Nothing was measured of 2 of 3 jobs (b, x)" in out
+
+
+def test_values_that_are_never_there_are_no_energy_of_anybody(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mute = GpuSample("GPU-a", "nvidia")
+    _record(here / "rec.parquet", [evolve(one, gpus=(mute,)) for one in _samples()])
+    document = _document(capsys, "--jobs", "jobs.csv", "--tariff", "1", "--server-w", "100")
+    amounts = [*document["jobs"], *document["users"], *document["parts"].values()]
+    for one in [*amounts, document["total"]]:
+        assert {name: one[name] for name in _UNMEASURED} == _UNMEASURED
+    (node,) = document["nodes"]
+    assert (node["energy_j"], node["gpu_j"], node["server_j"]) == (None, None, None)
+
+
+def test_a_job_that_ran_also_outside_of_the_recording_is_not_covered_there(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = f"long,u,GPU-a,{START - 3600},{START + 7200}\nlate,u,GPU-b,{START + 7200},\n"
+    text += f"early,u,GPU-b,{START - 7200},{START - 3600}\n"
+    (here / "jobs.csv").write_text(_HEADER + text, encoding="utf-8")
+    document = _document(capsys, "--jobs", "jobs.csv")
+    (job,) = document["jobs"]
+    assert job["covered_ratio"] == pytest.approx(1 / 3)
+    assert job["energy_j"] == pytest.approx(1_260_000.0)
+    assert (job["held_s"], job["mean_w"]) == (10_800.0, pytest.approx(350.0))
+    notes = " ".join(document["notes"])
+    assert "2 jobs held GPUs only outside of the recording: late, early" in notes
+    assert "1 job held GPUs also outside of the recording, for 2.00 h" in notes
+    # Who asks for a time that was recorded is told of that time only.
+    window = ["--from", str(START), "--to", str(START + 1800)]
+    asked = _document(capsys, "--jobs", "jobs.csv", *window)
+    assert asked["jobs"][0]["covered_ratio"] == 1.0
+    assert "outside" not in " ".join(asked["notes"])
+    # And of all of it, if a part of that was not recorded.
+    window = ["--from", str(START), "--to", str(START + 7200)]
+    asked = _document(capsys, "--jobs", "jobs.csv", *window)
+    assert asked["jobs"][0]["covered_ratio"] == pytest.approx(0.5)
+
+
+def test_jobs_that_have_nothing_to_do_with_the_recording_are_told_with_both_times(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "".join(f"{name},u,GPU-a,{START - 7200},{START - 3600}\n" for name in "abc")
+    (here / "jobs.csv").write_text(_HEADER + text, encoding="utf-8")
+    notes = " ".join(_document(capsys, "--jobs", "jobs.csv")["notes"])
+    assert "3 jobs held GPUs only outside of the recording: a, b, c." in notes
+    assert "from 2026-12-01 08:00:00 UTC to 2026-12-01 09:00:00 UTC" in notes
+    assert "from 2026-12-01 06:00:00 UTC to 2026-12-01 07:00:00 UTC" in notes
+
+
+def test_a_gpu_on_two_nodes_at_once_is_not_booked_twice_on_a_job(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _record(here / "rec.parquet", [*_samples(), *_samples(node_id="box2", session_id="t")])
+    status, out, err = _run(capsys, "--telemetry", "rec.parquet", "--jobs", "jobs.csv")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "GPU-a was recorded on two nodes at the same time (box and box2)" in err
+    text = f"a,u,GPU-a,{START},,box\nb,u,GPU-b,{START},,box2\nb,u,GPU-b,{START},,box\n"
+    (here / "jobs.csv").write_text(_HEADER.replace("\n", ",node\n") + text, encoding="utf-8")
+    document = _document(capsys, "--jobs", "jobs.csv")
+    assert _joules(document) == {"a": 1_260_000.0, "b": 720_000.0}
+    assert [job["covered_ratio"] for job in document["jobs"]] == [1.0, 1.0]
+    assert [job["gpu_s"] for job in document["jobs"]] == [3600.0, 7200.0]
+    assert any("recorded on two nodes at the same time: 2" in one for one in document["notes"])
+
+
+def test_a_node_that_was_renamed_keeps_its_gpus(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    samples = _samples()
+    later = [evolve(one, node_id="new", session_id="t") for one in samples[180:]]
+    _record(here / "rec.parquet", [*samples[:181], *later])
+    document = _document(capsys, "--jobs", "jobs.csv")
+    assert _joules(document) == {"train-1": 900_000.0, "train-2": 360_000.0}
+    assert [job["covered_ratio"] for job in document["jobs"]] == [1.0, 1.0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from attrs import evolve
@@ -63,7 +63,7 @@ def test_a_time_in_a_smaller_unit_is_named(text: str, unit: str) -> None:
 def test_powers_and_prices_that_overflow_are_refused() -> None:
     for name in ("server_w", "gpu_idle_w", "server_idle_w", "max_gap_s"):
         with pytest.raises(InputError, match=r"at most 1e\+09"):
-            evolve(EnergyOptions(), **{name: 1e308})
+            evolve(EnergyOptions(), **dict[str, Any]({name: 1e308}))
     samples = [
         NodeSample("n", "s", k, (100 + k) * S, k * S, (GpuSample("G", "nvidia", energy_j=9e9 * k),))
         for k in range(9)

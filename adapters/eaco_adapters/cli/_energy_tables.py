@@ -42,10 +42,13 @@ def print_report(report: EnergyReport, *, by_job: bool) -> None:
     click.echo()
     _print_parts(report)
     click.echo()
-    click.echo(
-        f"Check: jobs + idle + unattributed - total = {report.difference_j:.1g} J"
-        f" of {_joules(report.total.energy_j)} J."
-    )
+    if report.is_measured:
+        click.echo(
+            f"Check: jobs + idle + unattributed - total = {report.difference_j:.1g} J"
+            f" of {_joules(report.total.energy_j)} J."
+        )
+    else:
+        click.echo("Check: nothing was measured, so there is nothing to add up.")
     for sentence in sentences(report):
         click.echo(fill(f"- {sentence}", _WIDTH, subsequent_indent="  ", break_on_hyphens=False))
 
@@ -63,9 +66,8 @@ def _job(job: JobEnergy) -> tuple[str, ...]:
         _short(job.job_id, _JOB_WIDTH),
         _short(job.user or _NOBODY, _USER_WIDTH),
         f"{job.gpu_s / _S_PER_H:.2f}",
-        _UNKNOWN if job.covered_ratio is None else f"{_floor_percent(job.covered_ratio)}%",
-        _joules(job.amount.energy_j) if job.covered_ratio else _UNKNOWN,
-        _kwh(job.amount.energy_kwh) if job.covered_ratio else _UNKNOWN,
+        _covered(job.covered_ratio),
+        *_energies(job.amount, is_known=job.is_measured),
         _UNKNOWN if job.mean_w is None else f"{job.mean_w:,.1f}",
     )
 
@@ -78,8 +80,8 @@ def _print_prices(report: EnergyReport) -> None:
             (
                 _short(job.job_id, _JOB_WIDTH),
                 _short(job.user or _NOBODY, _USER_WIDTH),
-                _kwh(job.amount.energy_kwh),
-                *_prices(job.amount),
+                _energies(job.amount, is_known=job.is_measured)[1],
+                *_prices(job.amount, is_known=job.is_measured),
             )
             for job in report.jobs
         ],
@@ -89,7 +91,7 @@ def _print_prices(report: EnergyReport) -> None:
 def _print_users(report: EnergyReport) -> None:
     if not report.users:
         return
-    columns = ("user", "jobs", "GPU h", "J", "kWh", *_price_columns(report.total))
+    columns = ("user", "jobs", "GPU h", "covered", "J", "kWh", *_price_columns(report.total))
     _output.print_table(
         columns,
         [
@@ -97,9 +99,9 @@ def _print_users(report: EnergyReport) -> None:
                 _short(user.user or _NOBODY, _JOB_WIDTH),
                 f"{user.jobs:,}",
                 f"{user.gpu_s / _S_PER_H:.2f}",
-                _joules(user.amount.energy_j),
-                _kwh(user.amount.energy_kwh),
-                *_prices(user.amount),
+                _covered(user.covered_ratio),
+                *_energies(user.amount, is_known=user.is_measured),
+                *_prices(user.amount, is_known=user.is_measured),
             )
             for user in report.users
         ],
@@ -108,10 +110,10 @@ def _print_users(report: EnergyReport) -> None:
 
 def _print_parts(report: EnergyReport) -> None:
     parts = (
-        ("jobs", report.of_jobs),
-        ("idle", report.idle),
-        ("unattributed", report.unattributed),
-        ("total", report.total),
+        ("jobs", report.of_jobs, report.has_measured_jobs),
+        ("idle", report.idle, report.is_measured),
+        ("unattributed", report.unattributed, report.is_measured),
+        ("total", report.total, report.is_measured),
     )
     whole_j = report.total.energy_j
     columns = ("part", "J", "kWh", "share", *_price_columns(report.total))
@@ -120,12 +122,11 @@ def _print_parts(report: EnergyReport) -> None:
         [
             (
                 name,
-                _joules(amount.energy_j),
-                _kwh(amount.energy_kwh),
-                f"{amount.energy_j / whole_j:.1%}" if whole_j else _UNKNOWN,
-                *_prices(amount),
+                *_energies(amount, is_known=is_known),
+                f"{amount.energy_j / whole_j:.1%}" if whole_j and is_known else _UNKNOWN,
+                *_prices(amount, is_known=is_known),
             )
-            for name, amount in parts
+            for name, amount, is_known in parts
         ],
     )
 
@@ -139,9 +140,22 @@ def _price_columns(total: Amount) -> tuple[str, ...]:
     return cost if total.co2_g is None else (*cost, "CO2 g")
 
 
-def _prices(amount: Amount) -> tuple[str, ...]:
-    cost = () if amount.cost is None else (f"{amount.cost:,.4f}",)
-    return cost if amount.co2_g is None else (*cost, f"{amount.co2_g:,.1f}")
+def _prices(amount: Amount, *, is_known: bool) -> tuple[str, ...]:
+    cost = () if amount.cost is None else (f"{amount.cost:,.4f}" if is_known else _UNKNOWN,)
+    if amount.co2_g is None:
+        return cost
+    return (*cost, f"{amount.co2_g:,.1f}" if is_known else _UNKNOWN)
+
+
+def _energies(amount: Amount, *, is_known: bool) -> tuple[str, str]:
+    """Give J and kWh; what nobody measured is not 0."""
+    if not is_known:
+        return _UNKNOWN, _UNKNOWN
+    return _joules(amount.energy_j), _kwh(amount.energy_kwh)
+
+
+def _covered(ratio: float | None) -> str:
+    return _UNKNOWN if ratio is None else f"{_floor_percent(ratio)}%"
 
 
 def _floor_percent(ratio: float) -> int:

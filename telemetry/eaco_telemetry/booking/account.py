@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 
 from eaco_core.errors import InputError
 from eaco_telemetry.accounting import EnergyLedger
-from eaco_telemetry.booking.holds import Span, merged_length
+from eaco_telemetry.booking.held import Recorded, job_times, notes_of_gpus, notes_of_outside
 from eaco_telemetry.booking.node_book import NodeBook, Segment
 from eaco_telemetry.booking.node_past import Given, NodePast
 from eaco_telemetry.booking.report import (
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
     from attrs import Attribute
 
-    from eaco_telemetry.booking.holds import JobHold
+    from eaco_telemetry.booking.held import JobTime
+    from eaco_telemetry.booking.holds import JobHold, Span
     from eaco_telemetry.booking.rows import NodeRecording
     from eaco_telemetry.booking.steps import Steps
 
 _NS: Final = 1e9
-_NAMED: Final = 3
 _MOST_PAID: Final = 1e290
 """Far below the largest number, so that sums of what is paid stay numbers."""
 
@@ -201,18 +201,23 @@ class _Accountant:
         return low, high
 
     def report(self) -> EnergyReport:
-        self._check_gpu_ids()
+        options = self._options
+        recorded = Recorded(self._recordings)
+        self._notes += notes_of_gpus(self._holds, recorded, self._window)
+        asked = (options.from_ns, options.to_ns)
+        times = list(job_times(self._holds, recorded, self._window, asked))
+        self._notes += notes_of_outside(times, self._holds, self._window, options.to_ns)
         nodes: list[NodeGrounds] = []
         for number, recording in enumerate(self._recordings):
             nodes.append(self._book_node(recording))
             if self._progress is not None:
                 self._progress(number + 1, len(self._recordings))
         parts = self._book.ledger.parts()
-        jobs = tuple(sorted(self._jobs(), key=lambda one: (-one.amount.energy_j, one.job_id)))
+        jobs = tuple(sorted(self._jobs(times), key=lambda one: (-one.amount.energy_j, one.job_id)))
         amount = self._book.amount
         of_jobs = [job.amount for job in jobs]
         return EnergyReport(
-            rule=self._options.rule,
+            rule=options.rule,
             window=self._window,
             jobs=jobs,
             nodes=tuple(nodes),
@@ -284,55 +289,19 @@ class _Accountant:
 
     # ---------------------------------------------------------------------- jobs
 
-    def _jobs(self) -> Iterable[JobEnergy]:
-        spans: dict[str, dict[str, list[Span]]] = {}
-        users: dict[str, str] = {}
-        for hold in self._holds:
-            users[hold.job_id] = max(users.get(hold.job_id, ""), hold.user)
-            end = max(hold.start_ns, self._last_ns) if hold.end_ns is None else hold.end_ns
-            for gpu_id in hold.gpu_ids:
-                by_gpu = spans.setdefault(hold.job_id, {})
-                by_gpu.setdefault(gpu_id, []).append((hold.start_ns, end))
-        for job_id, by_gpu in spans.items():
-            gpu_ns = sum(merged_length(some, self._window) for some in by_gpu.values())
-            together = [span for some in by_gpu.values() for span in some]
-            held_ns = merged_length(together, self._window)
-            energy_j = self._book.ledger.job_j(job_id)
-            if not held_ns and not energy_j:
+    def _jobs(self, times: Iterable[JobTime]) -> Iterable[JobEnergy]:
+        for job in times:
+            energy_j = self._book.ledger.job_j(job.job_id)
+            if not job.inside_ns and not energy_j:
                 continue
-            covered_ns = min(gpu_ns, self._covered_ns.get(job_id, 0))
+            covered_ns = self._covered_ns.get(job.job_id, 0)
             yield JobEnergy(
-                job_id=job_id,
-                user=users[job_id],
-                amount=self._book.amount(f"job {job_id}", energy_j),
-                held_s=held_ns / _NS,
-                gpu_s=gpu_ns / _NS,
-                covered_ratio=covered_ns / gpu_ns if gpu_ns else None,
-            )
-
-    def _check_gpu_ids(self) -> None:
-        """Refuse holds of which none is recorded; tell of those that are not."""
-        recorded = {
-            device.name
-            for recording in self._recordings
-            for session in recording.sessions
-            for device in session.devices
-            if device.is_gpu
-        }
-        held = {gpu_id for hold in self._holds for gpu_id in hold.gpu_ids}
-        unknown = sorted(held - recorded)
-        some = ", ".join(sorted(recorded)[:_NAMED])
-        if held and not held & recorded:
-            raise InputError(
-                f"no GPU of these jobs is in the recording: it has {some or 'no GPU'}, and not"
-                f" {unknown[0]}. GPUs go by their id (`nvidia-smi -L`), never by a number:"
-                " numbers differ from job to job"
-            )
-        if unknown:
-            named = ", ".join(unknown[:_NAMED]) + (", ..." if len(unknown) > _NAMED else "")
-            self._notes.append(
-                f"GPUs that jobs held and that are not in the recording: {len(unknown)} ({named});"
-                " of their energy nothing is known"
+                job_id=job.job_id,
+                user=job.user,
+                amount=self._book.amount(f"job {job.job_id}", energy_j),
+                held_s=job.held_ns / _NS,
+                gpu_s=job.gpu_ns / _NS,
+                covered_ratio=covered_ns / job.gpu_ns if job.gpu_ns else None,
             )
 
 

@@ -26,25 +26,29 @@ def document(report: EnergyReport) -> dict[str, Any]:
             {
                 "user": user.user,
                 "jobs": user.jobs,
-                **_amount(user.amount),
+                **_amount(user.amount, is_known=user.is_measured),
                 "gpu_s": user.gpu_s,
+                "covered_ratio": user.covered_ratio,
             }
             for user in report.users
         ],
         "parts": {
-            "jobs": _amount(report.of_jobs),
-            "idle": _amount(report.idle),
-            "unattributed": _amount(report.unattributed),
+            "jobs": _amount(report.of_jobs, is_known=report.has_measured_jobs),
+            "idle": _amount(report.idle, is_known=report.is_measured),
+            "unattributed": _amount(report.unattributed, is_known=report.is_measured),
         },
-        "total": _amount(report.total),
-        "difference_j": report.difference_j,
+        "total": _amount(report.total, is_known=report.is_measured),
+        "difference_j": report.difference_j if report.is_measured else None,
         "active_split_j": dict(sorted(report.active_j.items())),
         "nodes": [_node(node) for node in report.nodes],
         "notes": sentences(report),
     }
 
 
-def _amount(amount: Amount) -> dict[str, Any]:
+def _amount(amount: Amount, *, is_known: bool) -> dict[str, Any]:
+    """Give an amount; what nobody measured is null, never 0."""
+    if not is_known:
+        return dict.fromkeys(("energy_j", "energy_kwh", "cost", "co2_g"))
     return {
         "energy_j": amount.energy_j,
         "energy_kwh": amount.energy_kwh,
@@ -57,7 +61,7 @@ def _job(job: JobEnergy) -> dict[str, Any]:
     return {
         "job": job.job_id,
         "user": job.user,
-        **_amount(job.amount),
+        **_amount(job.amount, is_known=job.is_measured),
         "mean_w": job.mean_w,
         "held_s": job.held_s,
         "gpu_s": job.gpu_s,
@@ -72,9 +76,9 @@ def _node(node: NodeGrounds) -> dict[str, Any]:
         "from_ns": node.from_ns,
         "to_ns": node.to_ns,
         "gpus": node.gpus,
-        "energy_j": node.energy_j,
-        "gpu_j": node.gpu_j,
-        "server_j": node.server_j,
+        "energy_j": node.energy_j if node.is_measured else None,
+        "gpu_j": node.gpu_j if node.gpu_covered_ratio else None,
+        "server_j": node.server_j if node.server_covered_ratio else None,
         "server_source": node.server_source,
         "gpu_covered_ratio": node.gpu_covered_ratio,
         "server_covered_ratio": node.server_covered_ratio,

@@ -47,9 +47,9 @@ class Amount:
 class JobEnergy:
     """What one job used in the window.
 
-    `held_s`: time in which it held any GPU; `gpu_s`: GPU-seconds that it held;
-    `covered_ratio`: the part of these that was measured (None: it held none). Of what was not
-    measured there is no energy in `amount`.
+    `held_s`: time in which it held any GPU; `gpu_s`: GPU-seconds that it held, both also
+    outside of the recording; `covered_ratio`: the part of these that was measured (None: it
+    held none). Of what was not measured there is no energy in `amount`.
     """
 
     job_id: str
@@ -60,6 +60,11 @@ class JobEnergy:
     covered_ratio: float | None
 
     @property
+    def is_measured(self) -> bool:
+        """Whether anything of it was measured; if not, its energy is not 0 but not known."""
+        return bool(self.covered_ratio) or self.amount.energy_j > 0.0
+
+    @property
     def mean_w(self) -> float | None:
         """Mean power while it was measured; None if it never was."""
         measured_s = self.held_s * (self.covered_ratio or 0.0)
@@ -68,12 +73,19 @@ class JobEnergy:
 
 @frozen
 class UserEnergy:
-    """What the jobs of one user used."""
+    """What the jobs of one user used. `covered_gpu_s`: GPU-seconds of these that were measured."""
 
     user: str
     jobs: int
     amount: Amount
     gpu_s: float
+    covered_gpu_s: float
+    is_measured: bool
+
+    @property
+    def covered_ratio(self) -> float | None:
+        """The part of its GPU-seconds that was measured; None: there are none."""
+        return self.covered_gpu_s / self.gpu_s if self.gpu_s else None
 
 
 @frozen
@@ -100,6 +112,12 @@ class NodeGrounds:
     bridged_s: float
     rebases: int
     simulated: bool
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether any energy of it was measured."""
+        covered = self.gpu_covered_ratio or self.server_covered_ratio
+        return bool(covered) or self.energy_j > 0.0
 
 
 @frozen
@@ -130,19 +148,34 @@ class EnergyReport:
         return math.fsum([*(part.energy_j for part in parts), -self.total.energy_j])
 
     @property
+    def is_measured(self) -> bool:
+        """Whether anything was measured; if not, no energy is known, also not 0."""
+        return any(node.is_measured for node in self.nodes)
+
+    @property
+    def has_measured_jobs(self) -> bool:
+        """Whether what jobs used is known: some of it was measured, or there is no job."""
+        return self.is_measured and (not self.jobs or any(job.is_measured for job in self.jobs))
+
+    @property
     def users(self) -> tuple[UserEnergy, ...]:
         """The jobs by user, most energy first."""
         found: dict[str, UserEnergy] = {}
         for job in self.jobs:
             old = found.get(job.user)
+            covered_gpu_s = job.gpu_s * (job.covered_ratio or 0.0)
             if old is None:
-                found[job.user] = UserEnergy(job.user, 1, job.amount, job.gpu_s)
+                found[job.user] = UserEnergy(
+                    job.user, 1, job.amount, job.gpu_s, covered_gpu_s, job.is_measured
+                )
                 continue
             found[job.user] = evolve(
                 old,
                 jobs=old.jobs + 1,
                 amount=old.amount.plus(job.amount),
                 gpu_s=old.gpu_s + job.gpu_s,
+                covered_gpu_s=old.covered_gpu_s + covered_gpu_s,
+                is_measured=old.is_measured or job.is_measured,
             )
         return tuple(sorted(found.values(), key=lambda one: (-one.amount.energy_j, one.user)))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from eaco_telemetry.booking.report import EnergyReport, NodeGrounds
+    from eaco_telemetry.booking.report import EnergyReport, JobEnergy, NodeGrounds
 
 _RULES: Final = {
     "default": "idle power of a GPU equally, active power by share of the SMs, else by"
@@ -41,18 +41,45 @@ def sentences(report: EnergyReport) -> list[str]:
     if report.simulated:
         said.insert(0, "SIMULATED: these samples were made up, nothing was measured.")
     said += _split(report)
+    if not report.is_measured:
+        said.append(
+            "Nothing was measured in this time: no energy counter was read twice, and no power"
+            " that counts for a time; so no energy is known, which is not 0 J."
+        )
     for node in report.nodes:
         said += [f"{node.node_id}: {text}." for text in _node(node)]
-    thin = [job for job in report.jobs if job.covered_ratio is not None]
-    thin = [job for job in thin if (job.covered_ratio or 0.0) < _WHOLE]
-    if thin:
-        some = ", ".join(job.job_id for job in thin[:_NAMED]) + (", ..." if thin[_NAMED:] else "")
-        said.append(
-            f"Not all the time of {len(thin)} of {len(report.jobs)} jobs was measured ({some});"
-            " their energy is that of the time that was."
-        )
+    said += _uncovered(report.jobs)
     said += [f"{note}." for note in report.notes]
     return said
+
+
+def _uncovered(jobs: Sequence[JobEnergy]) -> Iterator[str]:
+    dark = [job for job in jobs if not job.is_measured]
+    if dark:
+        yield (
+            f"Nothing was measured of {len(dark)} of {len(jobs)} jobs ({_named(dark)}); their"
+            " energy is not known."
+        )
+    thin = [
+        job
+        for job in jobs
+        if job.is_measured and job.covered_ratio is not None and job.covered_ratio < _WHOLE
+    ]
+    if thin:
+        yield (
+            f"Not all the time of {len(thin)} of {len(jobs)} jobs was measured"
+            f" ({_named(thin)}); their energy is that of the time that was."
+        )
+    over = [job for job in jobs if (job.covered_ratio or 0.0) > 1.0]
+    if over:
+        yield (
+            f"More time of {len(over)} of {len(jobs)} jobs was measured than they held GPUs"
+            f" ({_named(over)}); a GPU of theirs may be recorded twice."
+        )
+
+
+def _named(jobs: Sequence[JobEnergy]) -> str:
+    return ", ".join(job.job_id for job in jobs[:_NAMED]) + (", ..." if jobs[_NAMED:] else "")
 
 
 def _split(report: EnergyReport) -> Iterator[str]:
