@@ -447,6 +447,20 @@ def test_this_machine_is_read_without_root_and_without_a_gpu() -> None:
     assert "does not read " in done.stderr
 
 
+@pytest.mark.parametrize(("host", "times"), [("broker.invalid", 1), ("127.0.0.1:1", 0)])
+def test_a_password_over_a_network_in_the_clear_is_told_once(
+    start: Callable[..., Command], host: str, times: int
+) -> None:
+    agent = start(
+        *("--simulate", "1", "--broker", f"mqtt://{host}", "--username", "ann"),
+        env={"EACO_MQTT_PASSWORD": SECRET},
+    )
+    agent.wait_for("publishes to")
+    assert agent.end() == 0
+    assert agent.said.count("unencrypted") == times
+    assert SECRET not in agent.said
+
+
 # ------------------------------------------------------------------------- wrong use
 
 
