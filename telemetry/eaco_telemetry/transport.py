@@ -265,7 +265,7 @@ def read_password(file: Path | None, env: str = PASSWORD_VARIABLE) -> str | None
     try:
         with file.open("rb") as stream:
             line = stream.readline(_MAX_SECRET_BYTES + 1)
-        secret = line.rstrip(b"\r\n").decode()
+        secret = line.rstrip(b"\r\n").decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InputError(f"the password file {file} is not UTF-8 text") from None
     except OSError as error:

@@ -91,6 +91,8 @@ def test_a_password_comes_from_the_first_line_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_bytes("höchst geheim \r\nrest\n".encode())
     assert read_password(file) == "höchst geheim "
+    file.write_bytes(b"\xef\xbb\xbfwritten by an editor\r\n")
+    assert read_password(file) == "written by an editor"
 
 
 def test_a_password_comes_from_the_environment_without_a_file(
