@@ -496,6 +496,42 @@ def test_a_gpu_on_two_nodes_at_once_is_not_booked_twice_on_a_job(
     assert any("recorded on two nodes at the same time: 2" in one for one in document["notes"])
 
 
+@pytest.mark.parametrize("step_s", [3600, -3600, 86_400 * 3650])
+def test_a_step_of_the_wall_clock_is_told_with_the_clock_that_counts(
+    here: Path, capsys: pytest.CaptureFixture[str], step_s: int
+) -> None:
+    late = [
+        evolve(one, wall_ns=one.wall_ns + (step_s * S if one.seq >= 300 else 0))
+        for one in _samples()
+    ]
+    _record(here / "rec.parquet", late)
+    document = _document(capsys, "--jobs", "jobs.csv")
+    assert _joules(document) == {"train-1": 900_000.0, "train-2": 360_000.0}
+    (note,) = [one for one in document["notes"] if "wall clock" in one]
+    assert f"box, session s: its wall clock stepped by {step_s:+,}.0 s" in note
+    assert f"0 s from the wall clock at the begin and {-step_s:+,}.0 s from that at the" in note
+    # Most samples have the clock of after the step, and so have the times.
+    early = [
+        evolve(one, wall_ns=one.wall_ns - (step_s * S if one.seq < 100 else 0))
+        for one in _samples()
+    ]
+    _record(here / "rec.parquet", early)
+    document = _document(capsys, "--jobs", "jobs.csv")
+    assert _joules(document) == {"train-1": 900_000.0, "train-2": 360_000.0}
+    (note,) = [one for one in document["notes"] if "wall clock" in one]
+    assert f"{step_s:+,}.0 s from the wall clock at the begin and 0 s from that at the" in note
+
+
+def test_a_wall_clock_that_drifts_is_no_step(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # 1 s per sample of 10 s, which no clock does: 360 s in all.
+    drifting = [evolve(one, wall_ns=one.wall_ns + one.seq * S) for one in _samples()]
+    _record(here / "rec.parquet", drifting)
+    notes = _document(capsys, "--jobs", "jobs.csv")["notes"]
+    assert not [one for one in notes if "wall clock" in one]
+
+
 def test_a_node_that_was_renamed_keeps_its_gpus(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,13 @@ from attrs import define, field, frozen
 
 from eaco_core.errors import InputError
 from eaco_telemetry.accounting import EnergyLedger
-from eaco_telemetry.booking.held import Recorded, job_times, notes_of_gpus, notes_of_outside
+from eaco_telemetry.booking.held import (
+    Recorded,
+    job_times,
+    notes_of_clocks,
+    notes_of_gpus,
+    notes_of_outside,
+)
 from eaco_telemetry.booking.node_book import NodeBook, Segment
 from eaco_telemetry.booking.node_past import Given, NodePast
 from eaco_telemetry.booking.report import (
@@ -206,6 +212,7 @@ class _Accountant:
         self._notes += notes_of_gpus(self._holds, recorded, self._window)
         asked = (options.from_ns, options.to_ns)
         times = list(job_times(self._holds, recorded, self._window, asked))
+        self._notes += notes_of_clocks(self._recordings)
         self._notes += notes_of_outside(times, self._holds, self._window, options.to_ns)
         nodes: list[NodeGrounds] = []
         for number, recording in enumerate(self._recordings):

@@ -18,6 +18,7 @@ from eaco_telemetry.booking.rows import (
     MOST_W,
     SOMEBODY,
     Block,
+    ClockOffsets,
     Device,
     DeviceFacts,
     Processes,
@@ -182,7 +183,12 @@ def _session(found: Mapping[str, Any], devices: Mapping[Device, DeviceFacts]) ->
     ticks = max(1, found["last_seq"] - found["first_seq"])
     return SessionFacts(
         session_id=found["session_id"],
-        offset_ns=offset,
+        clock=ClockOffsets(
+            used_ns=offset,
+            begin_ns=found["begin_ns"],
+            end_ns=found["end_ns"],
+            step_ns=max(found["up_ns"] or 0, found["down_ns"] or 0, key=abs),
+        ),
         first_ns=found["first_ns"] + offset,
         last_ns=found["last_ns"] + offset,
         period_ns=(found["last_ns"] - found["first_ns"]) // ticks,
@@ -213,10 +219,15 @@ def _session_facts(rows: pl.LazyFrame) -> pl.LazyFrame:
         pl.col("simulated").any(),
         pl.len().alias("rows"),
     )
+    in_order: Any = cast("Any", pl.col("offset_ns")).sort_by("first_ns", "seq")
     return _grouped(
         samples,
         _SESSION,
         pl.col("offset_ns").sort().get((pl.len() - 1) // 2),
+        in_order.first().alias("begin_ns"),
+        in_order.last().alias("end_ns"),
+        in_order.diff().max().alias("up_ns"),
+        in_order.diff().min().alias("down_ns"),
         pl.col("first_ns").min(),
         pl.col("last_ns").max(),
         pl.col("seq").min().alias("first_seq"),

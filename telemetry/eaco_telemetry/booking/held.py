@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _NAMED: Final = 3
 _NS: Final = 1e9
 _S_PER_H: Final = 3600
+_STEP_NS: Final = 2_000_000_000
+_LEAST_NS: Final = 50_000_000
+"""What is less is 0.0 s."""
 
 
 @frozen
@@ -222,6 +225,31 @@ def _notes_of_twice(holds: Sequence[JobHold], recorded: Recorded, window: Span) 
         f" {len(twice)} ({_named(places)}); if they are the same, the total has them twice"
     )
     return [note]
+
+
+def notes_of_clocks(recordings: Iterable[NodeRecording]) -> list[str]:
+    """Tell of wall clocks that were set while a session was recorded.
+
+    Holds are wall times, so an hour of a wrong clock is an hour of a wrong job. A clock that
+    drifts slowly is not told: each step is looked at, not their sum.
+    """
+    notes: list[str] = []
+    for recording in recordings:
+        for session in recording.sessions:
+            clock = session.clock
+            if abs(clock.step_ns) > _STEP_NS:
+                notes.append(
+                    f"{recording.node_id}, session {session.session_id}: its wall clock stepped by"
+                    f" {_seconds(clock.step_ns)} s during the recording; all times are by its"
+                    " monotonic clock and one offset, the median, which is"
+                    f" {_seconds(clock.used_ns - clock.begin_ns)} s from the wall clock at the"
+                    f" begin and {_seconds(clock.used_ns - clock.end_ns)} s from that at the end"
+                )
+    return notes
+
+
+def _seconds(time_ns: int) -> str:
+    return f"{time_ns / _NS:+,.1f}" if abs(time_ns) >= _LEAST_NS else "0"
 
 
 def _jobs(count: int) -> str:

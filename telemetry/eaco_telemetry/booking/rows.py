@@ -7,12 +7,13 @@ the median of wall minus monotonic time. So a step of the wall clock tears no in
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from attrs import Factory, define, evolve, frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from eaco_telemetry.samples import GpuSample, HostSample, NodeSample
 
@@ -69,20 +70,50 @@ class DeviceFacts:
 
 
 @frozen
+class ClockOffsets:
+    """Unix time minus monotonic time of one session, in nanoseconds.
+
+    `used_ns`: the median, by which all its times are; `begin_ns`, `end_ns`: of its first and its
+    last sample. `step_ns`: the largest change, up or down, from one sample to the next.
+    """
+
+    used_ns: int
+    begin_ns: int
+    end_ns: int
+    step_ns: int = 0
+
+
+def clock_offsets(offsets_ns: Sequence[int]) -> ClockOffsets:
+    """Look at the offsets of all samples of a session, in order of time."""
+    steps = [after - before for before, after in pairwise(offsets_ns)]
+    return ClockOffsets(
+        used_ns=median_low(offsets_ns),
+        begin_ns=offsets_ns[0],
+        end_ns=offsets_ns[-1],
+        step_ns=max(steps, key=lambda one: (abs(one), one), default=0),
+    )
+
+
+@frozen
 class SessionFacts:
     """One start of the sender: its time axis, and what it read.
 
     `period_ns`: from one sample to the next, from the sequence numbers, so that lost
-    samples do not count. `offset_ns`: Unix time minus monotonic time.
+    samples do not count. `clock`: Unix time minus monotonic time.
     """
 
     session_id: str
-    offset_ns: int
+    clock: ClockOffsets
     first_ns: int
     last_ns: int
     period_ns: int
     devices: Mapping[Device, DeviceFacts]
     simulated: bool = False
+
+    @property
+    def offset_ns(self) -> int:
+        """What makes Unix time of monotonic time."""
+        return self.clock.used_ns
 
 
 Block: TypeAlias = "Mapping[str, Mapping[Device, Rows]]"
@@ -135,7 +166,8 @@ class _Session:
 
     def columns(self, session_id: str) -> tuple[SessionFacts, dict[Device, Rows]]:
         ordered = sorted(self.samples.values(), key=lambda one: (one.monotonic_ns, one.seq))
-        offset = median_low(one.wall_ns - one.monotonic_ns for one in ordered)
+        clock = clock_offsets([one.wall_ns - one.monotonic_ns for one in ordered])
+        offset = clock.used_ns
         rows: dict[Device, Rows] = {}
         facts: dict[Device, DeviceFacts] = {}
         for sample in ordered:
@@ -150,7 +182,7 @@ class _Session:
         ticks = max(1, max(self.samples) - min(self.samples))
         return SessionFacts(
             session_id=session_id,
-            offset_ns=offset,
+            clock=clock,
             first_ns=first.monotonic_ns + offset,
             last_ns=last.monotonic_ns + offset,
             period_ns=(last.monotonic_ns - first.monotonic_ns) // ticks,
