@@ -6,8 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from attrs import evolve
 
 from eaco_adapters.testing.driver_world import World, run_world
+from eaco_adapters.testing.fake_executor import ROUGH
 from eaco_core.driver import Driver
 from eaco_core.driver.lanes import Lanes, _Lane
 from eaco_core.events import Tick
@@ -66,9 +68,11 @@ PLANTED = {"effects before the journal": EffectsFirst, "commands without order":
 
 @pytest.mark.parametrize("bug", sorted(PLANTED))
 def test_a_planted_race_is_found(bug: str) -> None:
+    # Slow calls, so that a later command can overtake an earlier one.
+    habits = evolve(ROUGH, delay_s=30.0)
     for seed in range(300):
         try:
-            run_world(World(seed, deaths=3, driver=PLANTED[bug]))
+            run_world(World(seed, deaths=3, driver=PLANTED[bug], habits=habits))
         except (AssertionError, TimeoutError, ExceptionGroup):
             return
     pytest.fail(f"300 seeds did not find {bug}")

@@ -50,10 +50,11 @@ class SeededLoop(asyncio.SelectorEventLoop):
         self._turns += 1
         if self._turns > _MOST_TURNS:
             raise Deadlock(f"no end after {_MOST_TURNS} turns of the loop")
-        if not ready and not timers:
+        times_s = [handle.when() for handle in timers if not handle.cancelled()]
+        if not ready and not times_s:
             raise Deadlock("nothing can ever happen again")
-        if timers and (not ready or self._chance.random() < self._late_ratio):
-            self._move_time([handle.when() for handle in timers], skip=not ready)
+        if times_s and (not ready or self._chance.random() < self._late_ratio):
+            self._move_time(times_s, skip=not ready)
         if len(ready) > 1:
             order = list(ready)
             self._chance.shuffle(order)

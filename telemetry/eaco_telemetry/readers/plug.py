@@ -125,7 +125,7 @@ class _Shelly(_Kind):
             return _online(payload, b"true", b"false")
         document = _object(payload)
         if topic == f"{name}/events/rpc":
-            if document.get("method") not in {"NotifyStatus", "NotifyFullStatus"}:
+            if document.get("method") not in ("NotifyStatus", "NotifyFullStatus"):
                 return None
             document = _inside(_inside(document, "params"), f"switch:{channel}")
         energy = _inside(document, "aenergy")
