@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -21,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
+from eaco_adapters.durable import sync_folder, write_file
 from eaco_adapters.journal.frame import CHAIN_BYTES, Place
 from eaco_adapters.journal.reader import holds
-from eaco_adapters.journal.writer import sync_folder, write_all
 from eaco_core.errors import EnvironmentFault, InputError, InternalError
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def write_snapshot(journal: JournalWriter, place: Place, state: str) -> Path:
     target = journal.path.with_name(f"{journal.path.name}.snapshot-{place.records:012d}")
     part = journal.path.with_name(f"{journal.path.name}.snapshot.part")
     try:
-        _write_durably(part, data)
+        write_file(part, data, mode=0o600)
         part.replace(target)
         sync_folder(target.parent)
         for old in snapshots_of(journal.path)[KEPT:]:
@@ -144,12 +143,3 @@ def _snapshot_in(content: dict[str, Any], version: int) -> Snapshot:
 
 def _digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=CHAIN_BYTES).hexdigest()
-
-
-def _write_durably(path: Path, data: bytes) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        write_all(handle, data)
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from attrs import frozen
 
+from eaco_adapters.durable import sync_folder, write_all
 from eaco_adapters.journal.frame import FIRST_CHAIN, MAGIC, VERSION, Place, encode_record
 from eaco_adapters.journal.reader import Damage, JournalReader, version_of
 from eaco_core.errors import EacoError, EnvironmentFault, InputError, InternalError
@@ -240,22 +241,6 @@ class JournalWriter:
             )
         if self._handle < 0:
             raise InternalError(f"the journal {self._path} is closed")
-
-
-def write_all(handle: int, data: bytes) -> None:
-    """Write all of `data`, in as many writes as it takes."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(handle, view) :]
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _free_name(path: Path) -> Path:

@@ -12,12 +12,13 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from eaco_adapters.durable import write_file
 from eaco_adapters.node import cgroup, proc
-from eaco_adapters.node.durable import crash_point, read_json, read_number, write_file
 from eaco_adapters.node.endings import ending, log_tail
 from eaco_adapters.node.folder import lock_is_free, read_order, spawn_shim, tell_shim
 from eaco_adapters.node.progress_file import read_lines
 from eaco_adapters.node.reports import ReportFile
+from eaco_adapters.node.small_files import crash_point, read_json, read_number
 from eaco_core import events as ev
 from eaco_core.errors import InputError
 from eaco_core.jobs import FailureReason

@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from eaco_adapters.durable import write_file
 from eaco_adapters.launch import LaunchSpec, launch_from_dict
 from eaco_adapters.node import shim
-from eaco_adapters.node.durable import crash_point, read_json, write_file
 from eaco_adapters.node.names import attempt_name
+from eaco_adapters.node.small_files import crash_point, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

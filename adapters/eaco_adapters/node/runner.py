@@ -16,14 +16,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from eaco_adapters.durable import replace_file
 from eaco_adapters.node import cgroup, proc
 from eaco_adapters.node.attempt import Attempt
 from eaco_adapters.node.cgroup import Cgroups, find_cgroups
-from eaco_adapters.node.durable import crash_point, read_number, replace_file
 from eaco_adapters.node.folder import Order, ShimSettings, lock_is_free, make_folder, new_mark
 from eaco_adapters.node.names import quoted
 from eaco_adapters.node.options import RunnerOptions
 from eaco_adapters.node.reports import RunnerReport
+from eaco_adapters.node.small_files import crash_point, read_number
 from eaco_core.errors import EnvironmentFault, InternalError
 from eaco_core.ports import CommandRefused, StaleTerm
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from typing import TYPE_CHECKING, Any, cast
 
 from attrs import frozen
 
+from eaco_adapters.durable import replace_file
 from eaco_core.errors import EnvironmentFault, InputError
 
 if TYPE_CHECKING:
@@ -76,12 +76,8 @@ def read_anchor(path: Path) -> Anchor | None:
 
 def write_anchor(path: Path, anchor: Anchor) -> None:
     """Keep an anchor for the next start. Raises EnvironmentFault."""
-    beside = path.with_suffix(".new")
+    text = json.dumps({"t_s": anchor.t_s, "wall_s": anchor.wall_s})
     try:
-        with beside.open("w", encoding="ascii") as stream:
-            json.dump({"t_s": anchor.t_s, "wall_s": anchor.wall_s}, stream)
-            stream.flush()
-            os.fsync(stream.fileno())  # else a power cut could leave it empty under its name
-        beside.replace(path)
+        replace_file(path, text.encode())
     except OSError as error:
         raise EnvironmentFault(f"{path} cannot be written: {error.strerror}") from error

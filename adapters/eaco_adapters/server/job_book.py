@@ -6,13 +6,13 @@ disk before the scheduler hears of the job, so that no job is ever known without
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 from attrs import define, field
 
+from eaco_adapters.durable import replace_file
 from eaco_adapters.server.api import SubmitRequest  # noqa: TC001 - msgspec reads the annotation
 from eaco_core.errors import EnvironmentFault, InputError
 
@@ -107,18 +107,9 @@ class JobBook:
             )
         )
         path = self._path(entry.job_id)
-        beside = self._folder / f"{entry.job_id}.new"
         try:
-            handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with open(handle, "wb") as stream:  # noqa: PTH123 - a handle with its own permissions
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            beside.replace(path)
-            _sync(self._folder)
+            replace_file(path, text, mode=0o600)
         except OSError as error:
-            with suppress(OSError):
-                beside.unlink(missing_ok=True)
             raise EnvironmentFault(
                 f"job {entry.job_id} cannot be written to {path}: {error.strerror}"
             ) from error
@@ -168,11 +159,3 @@ def _read(path: Path) -> JobEntry:
         disk.ended_wall_s,
         disk.exit_code,
     )
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

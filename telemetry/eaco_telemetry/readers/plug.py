@@ -17,6 +17,7 @@ with limits here; everything else is counted and ignored.
 
 from __future__ import annotations
 
+import abc
 import json
 import re
 import threading
@@ -61,18 +62,19 @@ class _Told:
     online: bool | None = None
 
 
-class _Kind:
+class _Kind(abc.ABC):
     """How plugs of one make talk."""
 
     word: str
     first_channel: int
 
+    @abc.abstractmethod
     def filters(self, name: str, channel: int) -> tuple[str, ...]:
-        raise NotImplementedError
+        """Give the topics to subscribe to."""
 
+    @abc.abstractmethod
     def told(self, name: str, channel: int, topic: str, payload: bytes) -> _Told | None:
         """Give what a message says; None if it says nothing about the plug's power."""
-        raise NotImplementedError
 
 
 class _Tasmota(_Kind):

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, also after a crash; and the places where tests plant one."""
+"""Small files of a runner, read with care; and the places where tests plant a crash."""
 
 from __future__ import annotations
 
@@ -17,36 +17,6 @@ def crash_point(name: str) -> None:
     """End as by SIGKILL if a test asks for it at this step; no test, no effect."""
     if os.environ.get(CRASH_VARIABLE) == name:
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames and new names in a folder durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def write_file(path: Path, raw: bytes, *, sync: bool = True) -> None:
-    """Write a new file and, if asked, wait until the disk has it."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
-    try:
-        view = memoryview(raw)
-        while view:
-            view = view[os.write(fd, view) :]
-        if sync:
-            os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def replace_file(path: Path, raw: bytes) -> None:
-    """Write a file in one step: readers see the old or the new content, never half of it."""
-    beside = path.with_name(f".{path.name}.new")
-    write_file(beside, raw)
-    beside.replace(path)
-    sync_folder(path.parent)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
